@@ -1,4 +1,4 @@
-"""``GuardedModel``, whose rows refuse stale writers, and the tables of this app."""
+"""``GuardedModel``, whose rows refuse writes of stale claims, and the tables of this app."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from django_tasklock import columns  # noqa: F401  # it keeps the columns of eve
 class GuardedModel(models.Model):
     """Mix this into a model whose rows are claimed with a ``StateGuard``.
 
-    ``lock_token`` is the token of the claim, empty when nobody has claimed the row (indexed, so
-    that the sweep finds what is claimed among millions), ``lock_epoch`` how often it was claimed.
-    A write of an overtaken claim is refused because the two no longer match. Nothing but a claim
-    sets them back, see ``columns``. ``save()`` of an existing row does not write them; the other
-    columns it does write, claim or no claim: in a guarded body use ``current_claim().update()``.
+    ``lock_token`` is the token of the claim, empty while the row is not claimed (indexed, so that the sweep finds
+    claimed rows among millions); ``lock_epoch`` is the number of claims so far. A write of a stale claim is refused
+    because the two do not match any more. They change only with claims, see ``columns``: ``save()`` of an
+    existing row does not write them. It does write the other columns, with or without a claim, so use
+    ``current_claim().update()`` in a guarded body.
     """
 
     lock_token = models.CharField(_("lock token"), max_length=64, default="", blank=True, editable=False, db_index=True)
@@ -30,8 +30,8 @@ class GuardedModel(models.Model):
 class LockRow(models.Model):
     """One lock of the database backend. Only ``backends.database`` reads or writes it.
 
-    A released lock keeps its row for a while, so that its fence goes on growing.
-    Times are the database's clock, in milliseconds since 1970.
+    A released lock keeps its row for a while, so that its fence goes on growing. Times are the database's clock, in
+    milliseconds since 1970.
     """
 
     key = models.CharField(
@@ -57,7 +57,7 @@ class LockRow(models.Model):
 
 
 class Lock(LockRow):
-    """What the admin, permissions and the audit trail call a lock, whatever store it is in. Never queried."""
+    """The model behind the admin pages, permissions and audit entries of locks in any store. Never queried."""
 
     class Meta:
         proxy = True
@@ -71,7 +71,7 @@ class Lock(LockRow):
 
 
 class AuditEntry(models.Model):
-    """Something that was done to a lock by somebody else than its holder. Only ``operations`` writes it."""
+    """An action on a lock, a limiter or a message by someone other than its holder. Only ``operations`` writes it."""
 
     at = models.DateTimeField(_("time"), db_index=True)
     actor = models.CharField(_("who"), max_length=255)
@@ -114,11 +114,11 @@ class SweepEntry(models.Model):
 
 
 class ParkedMessage(models.Model):
-    """A task's message that is kept outside the broker. Only ``django_tasklock.celery`` reads or writes it.
+    """A task's message that is stored outside the broker. Only ``django_tasklock.celery`` reads or writes it.
 
-    It waits for its lock, or was met again after its worker died, and is removed when its run
-    ends. ``message`` is signed with ``SECRET_KEY``; ``key`` is the lock's name hashed, ``ticket``
-    the order of publication. Times are the database's clock, in milliseconds since 1970.
+    It waits for its lock, or was delivered again after its worker died, and is deleted when its run ends. ``message``
+    is signed with ``SECRET_KEY``; ``key`` is the hash of the lock's name, ``ticket`` the order of publication. Times
+    are the database's clock, in milliseconds since 1970.
     """
 
     key = models.CharField(max_length=64)
@@ -153,7 +153,7 @@ class ParkedMessage(models.Model):
 
 
 class LimiterRow(models.Model):
-    """One concurrency limiter of the database backend: the row by which its grants are made one after the other."""
+    """One concurrency limiter of the database backend: its row serializes the grants of permits."""
 
     key = models.CharField(max_length=64, primary_key=True, help_text="SHA-256 of the name")
     fence = models.BigIntegerField(default=0, db_index=True, help_text="of the last grant: new with every one")
@@ -169,7 +169,7 @@ class LimiterRow(models.Model):
 
 
 class PermitRow(models.Model):
-    """One permit of a concurrency limiter, while somebody has it or has let it lapse. Times as in ``LockRow``."""
+    """One permit of a concurrency limiter, held or expired. Times as in ``LockRow``."""
 
     token = models.CharField(max_length=64, primary_key=True)
     key = models.CharField(max_length=64, db_index=True, help_text="SHA-256 of the limiter's name")
@@ -190,9 +190,9 @@ class PermitRow(models.Model):
 
 
 class CountRow(models.Model):
-    """What happened to locks and limiters of one kind, or how often within one hour. Times as in ``LockRow``.
+    """An event of locks or limiters of one kind, or the number of such events in one hour. Times as in ``LockRow``.
 
-    Only ``backends.database`` reads or writes it. Rows are added, and added up, never changed by who counts.
+    Only ``backends.database`` reads or writes it. Counting inserts rows and never updates them; they are summed later.
     """
 
     at = models.BigIntegerField(db_index=True, help_text="when; of many at once, the hour; 0: longer ago")
@@ -213,7 +213,7 @@ class CountRow(models.Model):
 
 
 class HoldRow(models.Model):
-    """One hold of a lock that is over: who had it, and how it ended. Times as in ``LockRow``."""
+    """An ended hold of a lock: its holder, and how it ended. Times as in ``LockRow``."""
 
     key = models.CharField(max_length=64, db_index=True, help_text="SHA-256 of the name")
     kind = models.CharField(max_length=100)
@@ -253,7 +253,7 @@ class RateRow(models.Model):
 
 
 class RateLimit(RateRow):
-    """What the admin, permissions and the audit trail call a limiter of either kind, whatever store it is in.
+    """The model behind the admin pages, permissions and audit entries of limiters of both kinds in any store.
 
     Never queried.
     """

@@ -1,6 +1,6 @@
-"""System checks. Only those of ``check --deploy`` go over the network. Documented in docs/checks.md.
+"""System checks. Only those of ``check --deploy`` use the network. Documented in docs/checks.md.
 
-Each is imported when it is run: most processes of a project run none.
+Each check is imported when it runs, because most processes of a project run none.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ CHECKS = (
     "limits.check_limits",
     "guards.check_guards",
 )
-"""Checks by their modules in this package."""
+"""Paths of the checks, relative to this package."""
 DEPLOY_CHECKS = (
     "deploy.check_store",
     "deploy.check_tables",
@@ -30,11 +30,11 @@ DEPLOY_CHECKS = (
     "tasks.check_late_acknowledgement",
     "messages.check_message_lease",
 )
-"""The same of those that ``check --deploy`` alone runs."""
+"""Paths of the checks that run with ``check --deploy`` only."""
 
 
 def register() -> None:
-    """Register every check of this package, each once however often this is called."""
+    """Register every check of this package; repeated calls register each check once."""
     for path in CHECKS:
         checks.register(imported_later(path), TAG)
     for path in DEPLOY_CHECKS:
@@ -43,11 +43,11 @@ def register() -> None:
 
 @cache
 def imported_later(path: str) -> Any:
-    """Return a check that imports the one at ``path`` when it is run, and has its name."""
+    """Return a check that imports the one at ``path`` when it runs, and has its name."""
     home, name = path.split(".")
 
     def check(app_configs: Any = None, **kwargs: Any) -> Any:
-        """Import the check of this name, and run it."""
+        """Import the check and run it."""
         return getattr(import_module(f"{__name__}.{home}"), name)(app_configs, **kwargs)
 
     check.__name__ = check.__qualname__ = name

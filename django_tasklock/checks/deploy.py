@@ -1,4 +1,4 @@
-"""What ``check --deploy`` asks: the store itself, and the tables."""
+"""Checks of ``check --deploy`` that connect to the store and read the database's schema."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ PROBE = 10_000  # ms
 
 
 def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W010: no answer. E005: it refuses. W012: too old. W013: it may evict locks. W014, I001: rights are
-    missing.
-    """
+    """Report W010: unreachable. E005: refused. W012: too old. W013: may evict locks. W014, I001: missing rights."""
     sound = sound_backend()
     if sound is None or is_kind(sound[1], "database"):
         return []
@@ -39,7 +37,7 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
 
             prefix = buckets_of(settings.KEY_PREFIX)[0].prefix
             for url in urls_of(settings.location):
-                with contextlib.suppress(BackendUnavailable):  # another one leads to the cluster
+                with contextlib.suppress(BackendUnavailable):  # another URL reaches the cluster
                     found += [what for what in _server(url, prefix) if what not in found]
         elif in_redis(settings, backend):
             found += _server(settings.location, settings.KEY_PREFIX)
@@ -47,7 +45,7 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
             found += _instances(backend)
         found += _granted(backend)
     except ImproperlyConfigured:
-        pass  # E002 has said it
+        pass  # reported as E002
     except BackendUnavailable as error:
         found.append(_refusal(error))
     return found
@@ -109,7 +107,7 @@ def _instances(backend: LockStore) -> Iterator[checks.CheckMessage]:
 
 
 def _granted(backend: LockStore) -> Iterator[checks.CheckMessage]:
-    """Take a lock and give it back: rights, scripts, a replica, a full memory, all in one."""
+    """Acquire and release a lock, which tests rights, scripts, writability and free memory at once."""
     request = AcquireRequest(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE, PROBE)
     try:
         if not isinstance(backend.acquire(request), Grant) or not backend.release(request.name, request.token):
@@ -122,15 +120,15 @@ def _granted(backend: LockStore) -> Iterator[checks.CheckMessage]:
 
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W010: the database does not answer. W011: a table or a column of this app is missing there."""
+    """Report W010: the database is unreachable. W011: a table or a column of this app is missing."""
     sound = sound_backend()
     needed = sound is not None and is_kind(sound[1], "database")
-    missing: dict[str, str] = {}  # and in which database
+    missing: dict[str, str] = {}  # missing table or column -> database alias
     for model in apps.get_app_config("tasklock").get_models():
         if not model._meta.managed or model._meta.proxy:
             continue
         connection = connections[router.db_for_write(model)]
-        if connection.vendor == "unknown":  # no database in this project: only some features want one
+        if connection.vendor == "unknown":  # the project has no database; only some features need one
             continue
         try:
             missing |= dict.fromkeys(_missing(connection, model), connection.alias)

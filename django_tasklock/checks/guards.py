@@ -1,4 +1,4 @@
-"""Whether guards fit their models."""
+"""Checks whether guards fit their models."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ from django_tasklock.guards.rows import indexed
 
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E004: a guard that cannot work. W003: rows that cannot refuse a stale worker. W007: rows nobody finds
-    quickly.
-    """
+    """Report E004: an unusable guard. W003: rows without token. W007: no index for the sweep. W017: failed import."""
     found: list[checks.CheckMessage] = [*_unknown()]
     told: set[tuple[str, str]] = set()
     for named, guard, *_ in registered():
@@ -59,7 +57,7 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
             obj=model,
             id="tasklock.W003",
         )
-    wanted = TOKEN if has_token_columns(model) else guard.field  # what tells a claimed row
+    wanted = TOKEN if has_token_columns(model) else guard.field  # the column by which the sweep finds claimed rows
     if fits and wanted not in indexed(model).union(_limiting(model)):
         yield checks.Warning(
             f"No index of {label} begins with {wanted!r}: a sweep reads the whole table.",
@@ -70,15 +68,15 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
 
 
 def _limiting(model: type[Model]) -> Iterator[str]:
-    """Yield the fields by which an index of some of the rows is limited."""
+    """Yield the fields in the conditions of partial indexes."""
     meta: Any = table_options(model)
     for index in (*meta.indexes, *meta.constraints):
-        if hasattr(index, "fields"):  # a check is no index
+        if hasattr(index, "fields"):  # a CheckConstraint has no fields
             yield from _names(getattr(index, "condition", None))
 
 
 def _names(condition: object) -> Iterator[str]:
-    """Return the fields a partial index is limited by."""
+    """Yield the fields in the condition of a partial index."""
     if isinstance(condition, Q):
         for child in condition.children:
             yield from _names(child)

@@ -1,4 +1,4 @@
-"""Whether the configured rate limits can be kept, and mean what they say."""
+"""Checks whether the configured rate limits are supported by the store, and consistent."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from django_tasklock.rates.options import Limit, limit_of
 
 
 def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E006: rate limits are configured, and the store keeps none. E001 has those that cannot be read."""
+    """Report E006: rate limits are configured, but the store does not support them. E001 reports invalid ones."""
     sound = sound_backend()
     if sound is None or not sound[0].RATE_LIMITS:
         return []
@@ -36,7 +36,7 @@ def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.Che
 
 
 def check_limits(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W016: a part of a rate limit that another part of it leaves without effect."""
+    """Report W016: a part of a rate limit that has no effect because of another part."""
     settings = sound_settings()
     if settings is None:
         return []
@@ -66,5 +66,5 @@ def _idle(given: object, limit: Limit) -> Iterator[tuple[str, str]]:
 
 
 def _most(rate: Rate, window: int) -> int:
-    """Return how many one rate lets through in another one's window."""
+    """Return the most calls that ``rate`` lets through within ``window``."""
     return -(-window // rate.window) * rate.limit

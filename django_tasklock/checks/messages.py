@@ -1,4 +1,4 @@
-"""The leases of Celery's messages, where Redis is the broker."""
+"""Checks of the leases of Celery's messages, with Redis as the broker."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from django_tasklock.conf import milliseconds
 
 
 def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E007: too short to be renewed. W019: a dead worker's messages wait. W020, W022, I002: what the workers
-    say.
-    """
+    """Report E007: too short to be renewed. W019: longer than needed. W020, W022, I002: the state of the workers."""
     settings = sound_settings()
     if settings is None or settings.MESSAGE_LEASE is None:
         return []

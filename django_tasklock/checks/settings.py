@@ -1,4 +1,4 @@
-"""What the ``TASKLOCK`` dict says by itself."""
+"""Checks of the ``TASKLOCK`` dict itself."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from django_tasklock.conf import Settings, get_settings, milliseconds, problems
 from django_tasklock.rates.options import rate_problems
 
 SHORTEST_LEASE = 1500
-"""Milliseconds. It is renewed when a third of it is over, and one request that is not answered takes 900 ms."""
+"""Milliseconds. A lease is renewed after a third of it, and one unanswered request takes 900 ms."""
 SHORTEST_KEY = 32
 
 
 def sound_settings() -> Settings | None:
-    """Return the settings in force; ``None`` if E001 has something to say about them."""
+    """Return the settings in force; ``None`` if E001 reports them."""
     try:
         settings = get_settings()
     except ImproperlyConfigured:
@@ -28,7 +28,7 @@ def sound_settings() -> Settings | None:
 
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E001: unknown or ill-typed key of ``TASKLOCK``. W006: a lease that one slow answer outlasts."""
+    """Report E001: an unknown or ill-typed key of ``TASKLOCK``. W006: a lease shorter than one slow reply."""
     given = getattr(django_settings, "TASKLOCK", {})
     found: list[checks.CheckMessage] = [
         checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in _all_problems(given)
@@ -56,7 +56,7 @@ def _all_problems(given: Any) -> list[tuple[str, str]]:
 
 
 def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W008: an API key that can be guessed, or has two names. W009: keys in addresses. No key is ever shown."""
+    """Report W008: an API key that can be guessed, or has two names. W009: keys in URLs. Keys are never printed."""
     settings = sound_settings()
     if settings is None:
         return []
@@ -84,5 +84,5 @@ def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
 
 
 def _shown(name: str) -> str:
-    # Long as a secret: name and secret have likely changed places.
+    # A name as long as a key: name and key were probably swapped, so do not print it.
     return repr(name) if len(name) < SHORTEST_KEY else "..."

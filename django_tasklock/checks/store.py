@@ -1,4 +1,4 @@
-"""Whether locks can live where the settings put them. Nothing is asked of the store itself."""
+"""Checks whether the configured store can hold locks, without connecting to it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.conf import Settings
 
 
 def sound_backend() -> tuple[Settings, LockStore] | None:
-    """Return settings and backend; ``None`` if E001 or E002 has something to say about them."""
+    """Return settings and backend; ``None`` if E001 or E002 reports them."""
     settings = sound_settings()
     if settings is None:
         return None
@@ -25,15 +25,13 @@ def sound_backend() -> tuple[Settings, LockStore] | None:
 
 
 def is_kind(backend: LockStore, kind: str) -> bool:
-    """Return whether it is our backend of that name, or one made from it. Imports no client that is not imported
-    yet.
-    """
+    """Return whether it is our backend of that name, or a subclass of it, without importing the backend's client."""
     home = f"django_tasklock.backends.{kind}"
     return any(base.__module__.partition(home)[0] == "" for base in type(backend).__mro__)
 
 
 def in_redis(settings: Settings, backend: LockStore) -> bool:
-    """Return whether the locks are in a Redis that ``LOCATION`` leads to."""
+    """Return whether the locks are in a Redis to which ``LOCATION`` points."""
     if is_kind(backend, "redis"):
         return True
     if not isinstance(settings.LOCATION, str):
@@ -43,12 +41,10 @@ def in_redis(settings: Settings, backend: LockStore) -> bool:
 
 
 def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E002: no such store, or one without replicas to wait for. E003, W001: a cache that cannot lock, or not
-    always. W002: only this process is locked.
-    """
+    """Report E002: an invalid store, or no replicas to wait for. E003, W001: an unsuitable cache. W002: one process."""
     settings = sound_settings()
     if settings is None:
-        return []  # E001 has said it
+        return []  # reported as E001
     try:
         path = resolve(settings)
         backend = get_backend()
@@ -82,7 +78,7 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
 
 
 def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Warn (W004) when ``clear()`` of a cache would free every lock."""
+    """Report W004: ``clear()`` of a cache would delete every lock."""
     sound = sound_backend()
     if sound is None or not in_redis(*sound):
         return []
@@ -92,8 +88,8 @@ def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     try:
         database = database_of(location)
     except ImproperlyConfigured:
-        return []  # E002 has said it
-    # An alias that only locks use is nobody's to clear.
+        return []  # reported as E002
+    # An alias that only locks use is not cleared by other code.
     used = {"default", django_settings.CACHE_MIDDLEWARE_ALIAS, django_settings.SESSION_CACHE_ALIAS}
     aliases = [alias for alias in django_settings.CACHES if alias != location or alias in used]
     clearing = sorted(alias for alias in aliases if any(database.same(other) for other in databases_of(alias)))

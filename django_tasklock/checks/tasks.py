@@ -1,4 +1,4 @@
-"""What the project's tasks, and its other functions with locks, say."""
+"""Checks of the project's tasks, and of its other functions with locks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ SHOWN = 5
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W018: a body that runs for as long as it may is delivered again when its lock ends, or before."""
+    """Report W018: a body that uses its whole timeout may be delivered again while it runs."""
     if sound_settings() is None:
         return []
     from django_tasklock.celery.visibility import reaching_visibility_timeout
@@ -33,7 +33,7 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
 
 
 def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W021: tasks of ours whose work is lost with their process."""
+    """Report W021: tasks with locks that do not start again if their process dies."""
     if sound_settings() is None:
         return []
     from django_tasklock.celery.visibility import acknowledged_early
@@ -54,14 +54,14 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
 
 
 def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W015: functions that run twice at once while the store is down, and nobody has said that they may."""
+    """Report W015: functions that run without their lock while the store is down, without an explicit option."""
     settings = sound_settings()
     if settings is None or settings.ON_UNAVAILABLE != "run":
         return []
     from django_tasklock.celery.task_modules import import_task_modules
     from django_tasklock.decorators.locks import undecided
 
-    import_task_modules()  # W017 tells what it could not
+    import_task_modules()  # W017 reports failed imports
     names = undecided()
     if not names:
         return []

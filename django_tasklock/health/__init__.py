@@ -1,5 +1,5 @@
-"""Health, for load balancers and people: ``path("health/", include("django_tasklock.health.urls"))``.
+"""Health endpoints for load balancers and people: ``path("health/", include("django_tasklock.health.urls"))``.
 
-``health/db`` and ``health/locks``, as JSON, 200 or 503, for anybody: counts and milliseconds, nothing secret. As
-checks of django-health-check as well: see ``plugins``.
+``health/db`` and ``health/locks`` answer anybody with JSON and 200 or 503: counts and milliseconds, nothing secret.
+The same as checks of django-health-check: see ``plugins``.
 """

@@ -1,4 +1,4 @@
-"""The databases: whether each answers, how fast, and the figures of its pool."""
+"""The databases: whether and how fast each answers, and the figures of its pool."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ _probes: dict[str, Probe[float]] = {}
 
 
 def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, Any]]:
-    """Return what can be said of these, or all, within ``patience`` seconds altogether. ``reachable`` is the verdict.
+    """Return the state of these databases, or of all, within ``patience`` seconds altogether.
 
-    The figures are those of this process, from before it was asked. A pool with no connection to spare does not
-    answer in time.
+    ``reachable`` is the verdict. The pool's figures are those of this process, from before the request. A pool without
+    a free connection does not answer in time.
     """
     found = {}
     for alias in aliases or tuple(connections):
@@ -47,16 +47,16 @@ def probe_of(alias: str) -> Probe[float]:
 
 
 def forget() -> None:
-    """Let the next caller ask every database anew."""
+    """Discard all answers, so that the next request asks every database again."""
     _probes.clear()
 
 
 def measure_latency(alias: str) -> float:
-    """Return the seconds in which the database answers."""
+    """Return the seconds that the database takes to answer."""
     connection = connections[alias]
     connection.ensure_connection()
     began = time.monotonic()
-    with connection.cursor() as cursor:  # not is_usable(): SQLite answers that without a look
+    with connection.cursor() as cursor:  # not is_usable(): on SQLite that does not access the file
         cursor.execute("SELECT 1" + connection.features.bare_select_suffix)
         cursor.fetchone()
     return time.monotonic() - began

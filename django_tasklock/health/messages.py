@@ -1,4 +1,4 @@
-"""The leases of Celery's messages: what the workers of the project say of themselves in the broker."""
+"""The leases of Celery's messages, as the project's workers report them in the broker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def lease_lengths() -> LeaseLengths | None:
-    """Return how long the leases are; ``None``: there are none, or this process has nothing to do with Celery."""
+    """Return the lengths of the leases; ``None`` if there are none, or this process does not use Celery."""
     if "celery" not in sys.modules:
         return None
     from django_tasklock.celery.messages import report
@@ -22,7 +22,7 @@ def lease_lengths() -> LeaseLengths | None:
 
 
 def late() -> float:
-    """Return the seconds by which the renewal of this process is late, a worker's main one; 0: it is not."""
+    """Return the seconds by which a renewal is late, if this is a worker's main process; otherwise 0."""
     if "celery" not in sys.modules:
         return 0.0
     from django_tasklock.celery.messages import report
@@ -31,13 +31,13 @@ def late() -> float:
 
 
 def start() -> None:
-    """Begin to ask the broker, if there is something to ask."""
+    """Start the request to the broker, if messages have leases."""
     if lease_lengths() is not None:
         _probe.start()
 
 
 def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
-    """Return what can be said within ``patience`` seconds, and warnings; nothing where messages have no leases."""
+    """Return the state within ``patience`` seconds, and warnings; nothing if messages have no leases."""
     found = lease_lengths()
     if found is None:
         return {}, []
@@ -60,12 +60,12 @@ def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
 
 
 def forget() -> None:
-    """Let the next caller ask the broker anew."""
+    """Discard the answer, so that the next request asks the broker again."""
     _probe.forget()
 
 
 def read_marks() -> list[Mark]:
-    """Return the marks of the workers."""
+    """Return the marks that the workers left in the broker."""
     from django_tasklock.celery.messages import report
 
     return report.workers()

@@ -16,12 +16,12 @@ from django_tasklock.health.store import locks
 
 @dataclasses.dataclass
 class Locks(HealthCheck):
-    """The lock store answers, and the leases of this process are renewed. ``strict``: warnings count as well."""
+    """Checks that the lock store answers and leases are renewed here. ``strict``: warnings are errors too."""
 
     strict: bool = dataclasses.field(default=False, repr=False)
 
     def run(self) -> None:
-        """Check. Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
+        """Raise ``ServiceUnavailable`` if it fails or, if strict, ``ServiceWarning``."""
         facts = locks()
         if not facts["store"]["reachable"]:
             raise ServiceUnavailable("the lock store does not answer")
@@ -33,13 +33,13 @@ class Locks(HealthCheck):
 
 @dataclasses.dataclass
 class DatabasePool(HealthCheck):
-    """The database answers; with a pool, nobody waits for a connection of it if ``strict``."""
+    """Checks that the database answers; if ``strict``, also that no thread waits for a connection of its pool."""
 
     alias: str = "default"
     strict: bool = dataclasses.field(default=False, repr=False)
 
     def run(self) -> None:
-        """Check. Raises ``ServiceUnavailable`` or, if strict, ``ServiceWarning``."""
+        """Raise ``ServiceUnavailable`` if it fails or, if strict, ``ServiceWarning``."""
         facts = databases(self.alias)[self.alias]
         if not facts["reachable"]:
             raise ServiceUnavailable("the database does not answer")

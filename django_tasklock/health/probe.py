@@ -1,4 +1,4 @@
-"""Asking something that may not answer: in bounded time, by one thread at a time, once a second at most."""
+"""Requests that may hang: answered in bounded time, by one thread at a time, once per second at most."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 
 PATIENCE = 2.0
-"""Seconds a caller waits for an answer. The store's own attempts take 1.8 s at most."""
+"""Seconds that a caller waits for an answer. The store's own attempts take 1.8 s at most."""
 FRESH = 1.0
-"""Seconds for which an answer is given to others too: whoever can reach the address cannot make us ask more often."""
+"""Seconds for which an answer is reused, so that clients of the public URL cannot cause more requests."""
 
 
 class Probe(Generic[T]):
-    """One question. Its thread keeps no database connection, and while it hangs no other is started."""
+    """A repeatable request. Its thread keeps no database connection, and while it hangs no second one is started."""
 
     def __init__(self, ask: Callable[[], T], name: str) -> None:
         self._ask = ask
@@ -30,16 +30,16 @@ class Probe(Generic[T]):
         self.forget()
 
     def forget(self) -> None:
-        """Ask anew, whatever is on its way or was answered just now."""
+        """Discard the answer and any request in progress."""
         self._process = os.getpid()
         self._lock = threading.Lock()
         self._future: Future[T] | None = None
         self._stale = 0.0
 
     def start(self) -> Future[T]:
-        """Return the answer to come, or one that is fresh."""
+        """Return a future: of the request in progress, or of an answer that is fresh."""
         if self._process != os.getpid():
-            self.forget()  # the thread and the lock are the parent's
+            self.forget()  # the thread and the lock are of the parent process
         with self._lock:
             future = self._future
             if future is None or (future.done() and time.monotonic() >= self._stale):
@@ -48,13 +48,13 @@ class Probe(Generic[T]):
             return future
 
     def answer(self, patience: float = PATIENCE) -> T | None:
-        """Return what was answered; ``None`` if nothing was in time, or there is no asking."""
+        """Return the answer; ``None`` if there is none in time, or the request failed."""
         try:
             return self.start().result(max(0.0, patience))
         except TimeoutError:
             return None
         except Exception:
-            return None  # told by the thread
+            return None  # logged by the thread
 
     def _run(self, future: Future[T]) -> None:
         try:

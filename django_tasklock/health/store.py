@@ -14,14 +14,14 @@ from django_tasklock.health.probe import PATIENCE, Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import InstanceState, monotonic
 
-APART = 5.0  # seconds between two clocks from which on it is worth a word: people compare the times they are shown
+APART = 5.0  # seconds of difference between clocks that are worth a warning, as people compare the times shown
 
 
 def locks() -> dict[str, Any]:
-    """Return what can be said within ``PATIENCE`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
+    """Return the state within ``PATIENCE`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
-    Unhealthy: the store does not answer, or nobody renews the leases of this process: of its locks, or of a worker's
-    messages. ``messages`` is there where the project's messages have leases.
+    Unhealthy: the store does not answer, or the leases of this process, of its locks or a worker's messages, are not
+    renewed. ``messages`` is present if the project's messages have leases.
     """
     ends = monotonic() + PATIENCE
     messages.start()
@@ -47,7 +47,7 @@ def locks() -> dict[str, Any]:
         store |= instances
         warnings += more
     leases, late = len(heartbeat), heartbeat.late
-    alive = heartbeat.alive or (False if leases else None)  # it need not be while there is nothing to renew
+    alive = heartbeat.alive or (False if leases else None)  # it need not run without leases
     beats = not leases or (alive and not late)
     said, more = messages.facts(ends - monotonic())
     return {
@@ -60,15 +60,15 @@ def locks() -> dict[str, Any]:
 
 
 def _is_several() -> bool:
-    """Tell whether there are several stores to ask."""
+    """Return whether there are several independent stores."""
     try:
         return not isinstance(get_settings().LOCATION, str)
     except ImproperlyConfigured:
-        return False  # no store at all, as the thread says that asks it
+        return False  # no valid store, as the probe's thread reports
 
 
 def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]]:
-    """Return what each of several stores says, without addresses and texts of errors, and warnings."""
+    """Return the state of each of several stores, without addresses and error texts, and warnings."""
     if not states:
         return {}, []
     warnings = []
@@ -86,7 +86,7 @@ _instances = Probe(lambda: get_backend().instance_states(), "health-instances")
 
 
 def forget() -> None:
-    """Let the next caller ask the store anew."""
+    """Discard all answers, so that the next request asks the store again."""
     _probe.forget()
     _instances.forget()
     messages.forget()

@@ -1,4 +1,4 @@
-"""``path("health/", include("django_tasklock.health.urls"))``; with and without a slash at the end."""
+"""``path("health/", include("django_tasklock.health.urls"))``; with and without a trailing slash."""
 
 from __future__ import annotations
 
@@ -13,4 +13,4 @@ urlpatterns = [
     re_path(r"^db/(?P<alias>[^/]+)/?$", db_view, name="database"),
     re_path(r"^locks/?$", locks_view, name="locks"),
 ]
-"""Relative to where they are included; ``db/<alias>`` is one database alone."""
+"""Relative to the prefix; ``db/<alias>`` is one database."""

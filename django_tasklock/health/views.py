@@ -18,12 +18,12 @@ _View = Callable[..., HttpResponse]
 
 
 def _open(view: _View) -> _View:
-    """Open the view to anybody, in no transaction, which could not be begun while the database is down.
+    """Make the view public and non-atomic, since no transaction can begin while the database is down.
 
-    Exempt from CSRF: there is nothing to protect, and a POST is to hear that it is not allowed.
+    It is exempt from CSRF, so that a POST is answered with 405, and there is nothing to protect.
     """
     view = transaction.non_atomic_requests(csrf_exempt(never_cache(require_safe(view))))
-    view.login_required = False  # type: ignore[attr-defined]  # to LoginRequiredMiddleware
+    view.login_required = False  # type: ignore[attr-defined]  # read by LoginRequiredMiddleware
     return view
 
 

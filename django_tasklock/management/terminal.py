@@ -1,4 +1,4 @@
-"""What the commands share: who types, how errors are told, and values as JSON has them."""
+"""Shared by the commands: the actor for the audit trail, error handling, and conversion to JSON."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import printable
 
 DOWN = 2
-"""Exit code when a store does not answer. 1: nothing was done, or an argument cannot be meant."""
+"""Exit code when a store is unavailable. 1: nothing was done, or an argument is invalid."""
 CLOSED = 128 + 13  # SIGPIPE
 
 
 def actor(command: str) -> Actor:
-    """Return who acts, for the audit trail: the command, and who runs it where."""
+    """Return the actor for the audit trail: the command, the user and the host."""
     try:
         user = getpass.getuser()
-    except (OSError, KeyError):  # a container's user need not have a name
+    except (OSError, KeyError):  # a container's user may have no name
         user = "unknown"
     return Actor(f"{command}, {user}@{socket.gethostname()}")
 
 
 def in_line(act: Act) -> str:
-    """Format one act of the audit trail on one line."""
+    """Format an entry of the audit trail on one line."""
     why = f" ({printable(act.reason, 1000)})" if act.reason else ""
     return f"{act.at:%Y-%m-%d %H:%M:%S} {printable(act.actor)}: {printable(act.action)}: {printable(act.outcome)}{why}"
 
 
 def as_plain(value: Any, names: str = "") -> Any:
-    """Turn frozen values into what JSON has, all the way down; ``names``: only these attributes, in this order."""
+    """Convert frozen values for JSON, recursively; ``names``: only these attributes, in this order."""
     if names:
         return {name: as_plain(getattr(value, name)) for name in names.split()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -54,7 +54,7 @@ def as_plain(value: Any, names: str = "") -> Any:
 
 
 def check_texts(options: Mapping[str, Any]) -> None:
-    """Raise ``CommandError`` for an argument of a command that is not UTF-8: no name is, and nothing that is stored."""
+    """Raise ``CommandError`` for an argument that is not valid UTF-8, as no name or stored text is."""
     for option, given in options.items():
         for text in given if isinstance(given, list | tuple) else (given,):
             if isinstance(text, str) and any("\ud800" <= one <= "\udfff" for one in text):
@@ -63,18 +63,18 @@ def check_texts(options: Mapping[str, Any]) -> None:
 
 @contextmanager
 def while_read(stream: OutputWrapper) -> Iterator[None]:
-    """End quietly, with the status of one that SIGPIPE ended, when nobody reads any more: ``locks | head``."""
+    """Exit quietly, with the status of a process ended by SIGPIPE, when the reader has gone: ``locks | head``."""
     try:
         yield
         stream.flush()
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # what is still buffered goes there
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer goes there
         raise SystemExit(CLOSED) from None
 
 
 @contextmanager
 def speaking() -> Iterator[None]:
-    """Speak English, as commands do; what is down or cannot be meant is told as ``CommandError``."""
+    """Use English, as commands do, and raise outages and invalid arguments as ``CommandError``."""
     try:
         with translation.override(None):
             yield

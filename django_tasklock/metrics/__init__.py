@@ -1,6 +1,6 @@
-"""What happened to locks in this process, counted: for a health page, a log line or Prometheus.
+"""Counts of what happened to locks in this process, for a health page, a log line or Prometheus.
 
-The app's ``ready()`` installs it. A forked process begins at zero.
+The app's ``ready()`` installs it. A forked process starts at zero.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _RATES = {
     signals.rate_unavailable: "rates_unavailable_{action}",
 }
 _IN_STORE = {signals.lock_lost: "LOST", signals.claim_stale: "STALE", signals.messages_late: "LATE"}
-"""By the names that the store's own table has for them, which is imported when the first is counted."""
+"""Names in the store's own table, which is imported at the first count."""
 _OUTAGES = ("closed", "open", "local")
 _ACQUISITIONS = {signals.lock_acquired: "acquired", signals.lock_released: "released"}
 
@@ -44,11 +44,11 @@ logger = logging.getLogger("django_tasklock")
 _counts: dict[str, int] = {}
 _limiters: dict[str, dict[str, int]] = {}
 _mutex = threading.RLock()
-MOST = 200  # limiters counted by name; the rest together
+MOST = 200  # limiters counted by name; further ones are counted together
 
 
 def install(*, acquisitions: bool = False) -> None:
-    """Begin to count. ``acquisitions``: also ``acquired`` and ``released``, for which every lock pays a little."""
+    """Start counting. ``acquisitions``: also count ``acquired`` and ``released``, at a small cost for every lock."""
     for signal, what in (_TROUBLE | _ACQUISITIONS if acquisitions else _TROUBLE).items():
         _count(what, 0, action="skip")  # a rate needs the zero before the first event
         signal.connect(partial(_count, what, 1), weak=False, dispatch_uid="tasklock.metrics")
@@ -57,13 +57,13 @@ def install(*, acquisitions: bool = False) -> None:
     for signal, what in _RATES.items():
         for words in ({"how": "at_once"}, {"how": "waited"}) if "{how}" in what else map(_action, _OUTAGES):
             _count(what, 0, **words)
-        signals.count(signal, partial(_count_rate, what))  # of each call: Django's receivers would cost more than it
+        signals.count(signal, partial(_count_rate, what))  # Django's receivers would cost more than the call itself
 
 
 def snapshot() -> dict[str, int]:
-    """Return the counts: ``lost``, ``forced``, ``asked``, ``unavailable``, ``claims_rejected``, ``claims_stale``, and
-    for each action on a busy lock one such as ``conflicts_skip``; of rate limits ``rates_refused`` and others. What
-    is not counted is not in it.
+    """Return the counts: ``lost``, ``forced``, ``asked``, ``unavailable``, ``claims_rejected``, ``claims_stale``, one
+    for each action on a busy lock such as ``conflicts_skip``, and for rate limits ``rates_refused`` and others. Events
+    that are not counted are missing.
     """
     with _mutex:
         return dict(_counts)
@@ -71,8 +71,8 @@ def snapshot() -> dict[str, int]:
 
 def limiters() -> dict[str, dict[str, int]]:
     """Return the counts of rate limits by limiter: ``granted_at_once``, ``granted_waited``, ``refused``, ``cancelled``,
-    ``late``, ``pushback``, ``unavailable_closed`` ..., and ``waited_ms``. All tenants of a limiter are one,
-    ``tavily:tenant``.
+    ``late``, ``pushback``, ``unavailable_closed`` ..., and ``waited_ms``. All tenants of a limiter are counted
+    together, as ``tavily:tenant``.
     """
     with _mutex:
         return {name: dict(counts) for name, counts in _limiters.items()}
@@ -81,10 +81,10 @@ def limiters() -> dict[str, dict[str, int]]:
 def collector(*, store: bool = False) -> Any:
     """Return a collector for ``prometheus_client.REGISTRY.register()``. Raises ``ImportError`` without that package.
 
-    It reads the counts of its own process; Prometheus' multiprocess mode does not ask it. ``store``: at each scrape it
-    also asks the store how many locks there are, ``tasklock_locks{state="live"}``..., and the database how many
-    messages are parked, ``tasklock_parked``: in one process of a project that is enough. What cannot be asked is left
-    out, and logged.
+    It reads the counts of its own process; Prometheus' multiprocess mode does not call it. ``store``: at each scrape it
+    also reads the number of locks from the store, ``tasklock_locks{state="live"}``..., and of parked messages from the
+    database, ``tasklock_parked``; one process of a project should do that. Values that cannot be read are left out, and
+    logged.
     """
     from prometheus_client.core import CounterMetricFamily as Family, GaugeMetricFamily as Gauge
 
@@ -137,7 +137,7 @@ def _count(template: str, number: int, **details: object) -> None:
 
 
 def _count_in_store(event: str, sender: str, **details: Any) -> None:
-    """Count what no verb of the store does, by a request of its own. It is rare."""
+    """Count, by a request of its own, a rare event that no script of the store counts."""
     from django_tasklock.backends import get_backend
     from django_tasklock.backends.contract import metrics as table
     from django_tasklock.conf import get_settings
@@ -162,7 +162,7 @@ def _count_rate(
     name, of_tenant = _counted_as(sender)
     what, event = _named(template, how, action)
     with _mutex:
-        if not of_tenant:  # a tenant's call is counted at the limit that all share, too
+        if not of_tenant:  # a tenant's call is counted at the shared limit, too
             _counts[what] = _counts.get(what, 0) + 1
         counts = _limiters.get(name)
         if counts is None:
@@ -174,7 +174,7 @@ def _count_rate(
 
 @lru_cache(maxsize=1024)
 def _counted_as(sender: str) -> tuple[str, bool]:
-    # Whoever counts a rate has this already, others need not.
+    # Processes that count rates have imported it already; others need not.
     from django_tasklock.backends.contract.rates import TENANT, split_tenant
 
     name, tenant = split_tenant(sender)
@@ -188,14 +188,14 @@ def _named(template: str, how: str, action: str) -> tuple[str, str]:
 
 
 def forget() -> None:
-    """Count from zero again."""
+    """Set all counts to zero."""
     with _mutex:
         _counts.update(dict.fromkeys(_counts, 0))
         _limiters.clear()
 
 
 def after_fork() -> None:
-    """Count from zero."""
+    """Start at zero in the child process."""
     global _mutex
-    _mutex = threading.RLock()  # the other one may be held by a thread that is not here
+    _mutex = threading.RLock()  # the old one may be held by a thread of the parent
     forget()

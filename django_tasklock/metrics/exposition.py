@@ -1,4 +1,4 @@
-"""What the stores have counted, and how things stand, as Prometheus wants it: read when it asks.
+"""The stores' counts and the present state as Prometheus metrics, read at each scrape.
 
     REGISTRY.register(StoreCollector())
 
@@ -27,17 +27,17 @@ from django_tasklock.operations.metrics import Gauges, Histogram, LimiterCounts,
 logger = logging.getLogger("django_tasklock")
 
 Values = Mapping[tuple[str, ...], Any]
-"""By the values of the labels: numbers, or histograms."""
+"""Label values -> number or histogram."""
 
 
 class StoreCollector(Collector):
-    """Counts over all processes, gauges of the store and the database, and the connections of this process.
+    """Counts of all processes, gauges of the store and the database, and the connections of this process.
 
-    What cannot be asked is left out and logged: ``tasklock_store_up`` is always there.
+    Values that cannot be read are left out and logged; ``tasklock_store_up`` is always present.
     """
 
     def collect(self) -> Iterator[Family]:
-        """Ask the store and the database, a few requests each."""
+        """Read the store and the database, with a few requests each."""
         values: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
         gauges = read_gauges()
         _of_gauges(values, gauges)
@@ -52,12 +52,12 @@ class StoreCollector(Collector):
                 yield family(name, found)
 
     def describe(self) -> Iterable[Family]:
-        """Return nothing: registering it asks no store."""
+        """Return nothing, so that registering the collector causes no requests."""
         return ()
 
 
 def family(name: str, values: Values) -> Any:
-    """Return a metric of the table with its values."""
+    """Return the metric of this name with its values."""
     pattern = re.sub(r"^.*(?=_rate_limiter_(requests|wait|throttled))", "{limiter}", name)
     metric = BY_NAME[pattern]
     labels = list(metric.labels)
@@ -68,7 +68,7 @@ def family(name: str, values: Values) -> Any:
         return histograms
     if metric.type == "counter" and name.endswith("_total"):
         found: Any = CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=labels)
-    elif metric.type == "counter":  # named by others: a counter's sample would have to end with _total
+    elif metric.type == "counter":  # the name is given; a sample of a counter would have to end with _total
         found = Family(name, metric.help, "unknown")
         for key, number in values.items():
             found.add_sample(name, dict(zip(labels, key, strict=True)), number)
@@ -159,7 +159,7 @@ def _of_connections(values: dict[str, dict[tuple[str, ...], Any]]) -> None:
 
 
 def _by_metric(limiters: Sequence[LimiterCounts]) -> dict[str, list[LimiterCounts]]:
-    """Return limiters by their part of a metric's name: two whose names differ in what that may not have are one."""
+    """Group limiters by their part of a metric's name: names that differ only in replaced characters are one metric."""
     found: dict[str, list[LimiterCounts]] = defaultdict(list)
     for limiter in limiters:
         found[_name_of(limiter.limiter)].append(limiter)
@@ -167,6 +167,6 @@ def _by_metric(limiters: Sequence[LimiterCounts]) -> dict[str, list[LimiterCount
 
 
 def _name_of(limiter: str) -> str:
-    """Return a limiter's name as a part of a metric's."""
+    """Return a limiter's name as a part of a metric's name."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", limiter)
     return f"_{name}" if name[:1].isdigit() else name

@@ -1,4 +1,4 @@
-"""The metrics that Prometheus is shown, in one table: docs/metrics.md has the same, which a test holds."""
+"""All metrics for Prometheus; docs/metrics.md has the same table, which a test compares."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 
 class Metric(NamedTuple):
-    """One metric. Counters are called as Prometheus stores them, with ``_total`` at the end."""
+    """One metric. Counters are named as Prometheus stores them, with ``_total`` at the end."""
 
     name: str
     type: Literal["counter", "gauge", "histogram"]
@@ -77,7 +77,7 @@ METRICS = tuple(
         ("db_pool_connection_timeouts", "counter", ("database",), "Times that no connection was free in time."),
     )
 )
-"""Each of them, in the order in which they are shown. ``{limiter}``: one for each rate limit, with its name."""
+"""All metrics in the order of their output. ``{limiter}``: one metric for each rate limit, with its name."""
 
 BY_NAME = {metric.name: metric for metric in METRICS}
-"""Each of them by its name."""
+"""The metrics by name."""

@@ -9,4 +9,4 @@ from django_tasklock.metrics.views import metrics_view
 app_name = "tasklock-metrics"
 """The namespace: ``reverse("tasklock-metrics:metrics")``."""
 urlpatterns = [re_path(r"^$", metrics_view, name="metrics")]
-"""Relative to where they are included."""
+"""Relative to the prefix."""

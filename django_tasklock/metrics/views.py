@@ -1,6 +1,6 @@
-"""A plain view for Prometheus: no session, no login, no REST framework; a key, or whatever guards the path.
+"""A plain view for Prometheus: no session, no login, no REST framework; protected by an API key.
 
-A key of ``TASKLOCK["API_KEYS"]`` is sent as for the REST API. Without any the view is off, not open.
+A key of ``TASKLOCK["API_KEYS"]`` is sent as for the REST API. Without any keys the view is off, not open.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from django_tasklock.metrics.exposition import StoreCollector
 @never_cache
 @require_safe
 def metrics_view(request: HttpRequest) -> HttpResponse:
-    """Answer ``GET metrics/`` in the format that is asked for, to a key that may read."""
+    """Answer ``GET metrics/`` in the accepted format, for a key that may read."""
     if (refused := refusal(request, "read")) is not None:
         return refused
     registry = CollectorRegistry()
@@ -31,4 +31,4 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
     return HttpResponse(encode(registry), content_type)
 
 
-metrics_view.login_required = False  # type: ignore[attr-defined]  # to LoginRequiredMiddleware
+metrics_view.login_required = False  # type: ignore[attr-defined]  # read by LoginRequiredMiddleware

@@ -1,7 +1,7 @@
-"""What an operator may do to locks and limiters, once: the admin, REST, the commands and the beat task only dress it.
+"""The operators' actions on locks and limiters; the admin, REST, the commands and the beat task are interfaces to them.
 
-Every function raises ``BackendUnavailable`` while the store is down and ``TaskLockError`` for a name
-that cannot be, or a store that cannot list. Importing it touches no model.
+Every function raises ``BackendUnavailable`` while the store is down, and ``TaskLockError`` for an invalid name or a
+store that cannot list. Importing this package imports no model.
 """
 
 from django_tasklock.operations.limits.permits import get_permits, list_permits, release_permit

@@ -1,6 +1,6 @@
-"""Who did what to which lock or limiter, and why: one trail for all doors, Django's LogEntry for what users did.
+"""Record who did what to which lock or limiter, and why: in our audit trail, and for users in Django's LogEntry too.
 
-It is read by ``operations.trail``.
+``operations.trail`` reads the entries.
 """
 
 from __future__ import annotations
@@ -22,16 +22,15 @@ from django_tasklock.texts import printable
 
 logger = logging.getLogger("django_tasklock")
 
-AT_ONCE, STEPS = 500, 20  # entries that one statement removes, and statements of one sweep
+AT_ONCE, STEPS = 500, 20  # entries per DELETE statement, and statements per sweep
 REASON = 1000
-USER_ID = 64  # characters kept of a user's primary key
+USER_ID = 64  # characters stored of a user's primary key
 LIMIT_ACTIONS = ("reset_limit", "change_limit", "release_permit", "pause_limit", "resume_limit")
-"""What is done to limiters: a lock may have the same name as one."""
+"""The actions on limiters; they tell a limiter's entries from those of a lock with the same name."""
 
 
 class Deed(NamedTuple):
-    """One thing that was done. ``action``: ``release``, ``ask``, ``sweep``, or of ``LIMIT_ACTIONS``; ``outcome``: for
-    people."""
+    """An action to record. ``action``: ``release``, ``ask``, ``sweep``, or one of ``LIMIT_ACTIONS``."""
 
     name: str
     action: str
@@ -84,7 +83,7 @@ def broken_off(error: BaseException) -> str:
 
 
 def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
-    """Write what ``by`` did. What was done stays done: if it cannot be written, that is logged, with the deed."""
+    """Record the actions of ``by``; they are done already, so if that fails the error and the actions are logged."""
     by = replace(by, name=printable(by.name))
     deeds = [
         deed._replace(reason=printable(" ".join(deed.reason.split()), REASON), outcome=printable(deed.outcome))
@@ -103,7 +102,7 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
 
 
 def forget_old_acts(days: int) -> int:
-    """Remove what is older than so many ``days``, a bounded number at a time; how many. Raises database errors."""
+    """Delete entries older than ``days``, at most 10,000 per call; return how many. Raises database errors."""
     from django_tasklock.models import AuditEntry
 
     entries = AuditEntry._base_manager.using(router.db_for_write(AuditEntry))
@@ -122,7 +121,7 @@ def _say(level: int, by: Actor, deed: Deed) -> None:
 
 
 def keep(by: Actor, deeds: list[Deed]) -> None:
-    """Write ``deeds`` to the trail, those of one actor at one time."""
+    """Insert ``deeds`` into the audit trail, all with the same actor and time."""
     from django_tasklock.backends.database.names import in_ascii, key_of
     from django_tasklock.models import AuditEntry
 

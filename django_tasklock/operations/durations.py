@@ -1,4 +1,4 @@
-"""Seconds in words."""
+"""Durations as text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
 def span(seconds: float) -> str:
-    """Return how long that is, in the reader's language, by its two largest units: ``2 h 4 min``."""
+    """Return the duration in the active language, in its two largest units: ``2 h 4 min``."""
     whole = max(0, int(seconds))
     if whole < MINUTE:
         return _("%(s)d s") % {"s": whole}

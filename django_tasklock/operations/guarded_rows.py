@@ -1,4 +1,4 @@
-"""From a lock to the guarded row that its holder works on, and back."""
+"""Find the guarded row that the holder of a lock works on, and the lock of a row."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from django_tasklock.types import Record, fingerprint
 
 
 class LockedRow(NamedTuple):
-    """The row of a lock, and its guard."""
+    """The row of a lock, and the guard that claims it."""
 
     model: type[Model]
     pk: Any
     guard: StateGuard | None
-    """``None``: none is known here, or several of different columns; only those of ``GuardedModel`` can be told."""
+    """``None``: no guard is registered, or several of different columns; only for models with token columns."""
     row: Row | None
-    """What it says; ``None`` if it is gone."""
+    """The row's values; ``None`` if the row does not exist."""
     states: list[Any]
-    """What it may be left in when its lock is taken away: the guard's own choice first. None without a guard."""
+    """The states that a release may leave the row in, the guard's default first. Empty without a guard."""
 
 
 def row_ref(record: Record) -> RowRef | None:
-    """Return the guarded row that a lock's holder says it works on."""
+    """Return the row that the holder of the lock has recorded in it."""
     model, colon, pk = record.holder.row.partition(":")
     return RowRef(model, pk) if colon else None
 
 
 def model_of(guarded: Guarded) -> type[Model] | None:
-    """Return a guard's model; ``None`` if there is none of that name."""
+    """Return the model of a guard; ``None`` if no such model is installed."""
     try:
         return apps.get_model(guarded.model) if isinstance(guarded.model, str) else guarded.model
     except (LookupError, ValueError):
@@ -46,7 +46,7 @@ def model_of(guarded: Guarded) -> type[Model] | None:
 
 
 def guards_of(model: type[Model]) -> list[Guarded]:
-    """Return the guards in use on the rows of a model, its proxies' included: those in task modules too."""
+    """Return the guards registered for a model or its proxies, after importing the task modules."""
     from django_tasklock.celery.task_modules import import_task_modules
 
     import_task_modules()
@@ -59,22 +59,20 @@ def guards_of(model: type[Model]) -> list[Guarded]:
 
 
 def row_key(model: type[Model], text: str) -> Any:
-    """Return a primary key from its text. Raises ``ValidationError``, ``ValueError`` or ``TypeError`` if there can be
-    none.
-    """
+    """Convert the text of a primary key; raise ``ValidationError``, ``ValueError`` or ``TypeError`` if invalid."""
     field: Any = model._meta.pk
-    while field.remote_field:  # a parent's
+    while field.remote_field:  # the primary key is the link to a parent model
         field = field.target_field
     key = field.to_python(text)
-    field.run_validators(key)  # a number may be more than its column can have
+    field.run_validators(key)  # a number may exceed the range of its column
     return key
 
 
 def named_row(record: Record) -> tuple[type[Model], Any] | None:
-    """Return the model whose table has the row that a lock's holder says it works on, and the primary key; ``None``:
-    it says none, or none that can be.
+    """Return the model and primary key of the row that a lock's holder works on; ``None`` if absent or invalid.
 
-    A holder writes the key as its caller spelled it: ``7`` and ``"007"`` are one row.
+    The model is the one that has the table. A holder records the key as its caller wrote it: ``7`` and ``"007"`` are
+    one row.
     """
     label, _, text = record.holder.row.partition(":")
     try:
@@ -85,9 +83,9 @@ def named_row(record: Record) -> tuple[type[Model], Any] | None:
 
 
 def row_of(record: Record) -> LockedRow | None:
-    """Return the row of a lock, with the guard by which its holder claims it; without, if that cannot be told.
+    """Return the row of a lock with the guard that claims it; without the guard if it is ambiguous.
 
-    ``None`` where neither a guard nor columns of its model could judge it. Raises database errors.
+    ``None`` if the model has neither a guard nor token columns. Raises database errors.
     """
     from django_tasklock.celery.republish import Publisher
 
@@ -108,9 +106,9 @@ def row_of(record: Record) -> LockedRow | None:
 def guard_of(
     record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
 ) -> Guarded | None:
-    """Return the guard by which the holder of this lock claims its row; ``None`` if they differ that may be meant.
+    """Return the guard with which the holder of this lock claims its row; ``None`` if several different ones fit.
 
-    ``guards``: of the row's model. ``task_of``: see ``Publisher``.
+    ``guards``: those of the row's model. ``task_of``: see ``Publisher``.
     """
     found = claimants(record, pk, row, guards, task_of)
     return found[0] if found and alike(found) else None
@@ -119,8 +117,10 @@ def guard_of(
 def claimants(
     record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
 ) -> list[Guarded]:
-    """Return those of ``guards`` by which the holder of this lock may claim its row: of its task, with its name, and
-    in whose state the row is, as far as any of them are.
+    """Return the ``guards`` with which the holder of this lock may have claimed its row.
+
+    They are narrowed by the holder's task, then by the lock's name, then by the row's state, while they differ; a
+    criterion that none of them meets is skipped.
     """
 
     def of_its_task(one: Guarded) -> bool:
@@ -142,31 +142,31 @@ def claimants(
 
 
 def alike(guards: Iterable[Guarded]) -> bool:
-    """Return whether they put a row back in the same way."""
+    """Return whether these guards restore a row in the same way."""
     return len({(one.guard.field, one.guard.claim_as, one.guard.retry) for one in guards}) < 2
 
 
 def lock_name(guarded: Guarded, pk: Any) -> str | None:
-    """Return the name of the lock that goes with a row; ``None`` if it depends on more than the primary key."""
+    """Return the name of the lock for a row; ``None`` if the name depends on more than the primary key."""
     locked = guarded.locked
     try:
-        if isinstance(locked, type):  # a task's class: the task itself knows
+        if isinstance(locked, type):  # a task class: its registered instance has the lock
             locked = locked.app.tasks[locked.name].lock  # type: ignore[attr-defined]
         fields = locked.template.fields
         if callable(locked.template.template):
             fields = locked.template.signature.parameters.keys()
         if set(fields) != {guarded.pk}:
             return None
-        # Of several names, which one holder has all of, the first.
+        # the first of several names, all of which one holder has
         return bare_name(each_of(locked.name(**{guarded.pk: pk}))[0])
-    except Exception as error:  # a project's own callable: whatever it raises, its name is not known
+    except Exception as error:  # a project's own callable may raise anything; the name is then unknown
         if from_a_signal(error):  # a time limit
             raise
         return None
 
 
 def row_side(record: Record) -> RowSide | None:
-    """Return what the row of a lock says; ``None``: nothing could judge it. Raises database errors."""
+    """Return the row of a lock for display; ``None``: neither a guard nor token columns. Raises database errors."""
     ref, found = row_ref(record), row_of(record)
     if found is None or ref is None:
         return None
@@ -189,7 +189,7 @@ def row_side(record: Record) -> RowSide | None:
 
 
 def states_after(guards: list[StateGuard]) -> list[Any]:
-    """Return what these guards, of one column, may leave a row in."""
+    """Return the states that these guards of one column may leave a row in."""
     found: list[Any] = []
     for guard in guards:
         for state in (guard.retry, *guard.claim_from, guard.failed):

@@ -1,4 +1,4 @@
-"""Times in tables, which have no zone where ``USE_TZ`` is off."""
+"""Datetimes stored in tables, which are naive if ``USE_TZ`` is off."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from django.utils.timezone import get_default_timezone, is_naive, make_aware, ma
 
 
 def with_zone(at: datetime) -> datetime:
-    """Return a time that was read from a table, with its zone."""
+    """Return a datetime from a table as an aware one."""
     return make_aware(at, get_default_timezone()) if is_naive(at) else at
 
 
 def as_stored(at: datetime) -> datetime:
-    """Return a time as the tables have it."""
+    """Return a datetime as the tables store it: naive if ``USE_TZ`` is off."""
     return at if settings.USE_TZ else make_naive(at, get_default_timezone())

@@ -1,4 +1,4 @@
-"""What not every store can say."""
+"""Calls that not every store supports."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _T = TypeVar("_T")
 
 
 def if_supported(ask: Callable[[], _T]) -> _T | None:
-    """Return what ``ask`` says; ``None`` where the store cannot say it. Raises ``BackendUnavailable``."""
+    """Return the result of ``ask``; ``None`` if the store does not support it. Raises ``BackendUnavailable``."""
     try:
         return ask()
     except BackendUnavailable:

@@ -1,4 +1,4 @@
-"""The audit trail, read: what was done by whom, to one name, a page at a time, or all of it."""
+"""Read the audit trail: of one name, a page at a time, or completely."""
 
 from __future__ import annotations
 
@@ -22,32 +22,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_tasklock")
 
 MOST = 1000
-"""Entries of one page, and those that an export reads at a time."""
+"""The most entries per page, and the number that an export reads at a time."""
 
 
 class ActQuery(NamedTuple):
-    """Which entries of the audit trail are wanted; what is empty, or ``None``, does not narrow."""
+    """A filter of audit entries; empty fields and ``None`` match everything."""
 
     actor: str = ""
-    """A part of the actor's name, in either case."""
+    """Part of the actor's name, case-insensitive."""
     action: str = ""
-    """``release``, say: its whole code."""
+    """The whole code of an action, such as ``release``."""
     name: str = ""
-    """The whole name of a lock or limiter, or a part of it."""
+    """The whole name of a lock or limiter, or part of it."""
     since: datetime | None = None
     before: datetime | None = None
 
 
 class ActPage(NamedTuple):
-    """Some entries, the latest first."""
+    """A page of entries, the latest first."""
 
     acts: list[Act]
     next: int | None
-    """Ask for those ``below`` this to go on; ``None``: there are no more."""
+    """Pass it as ``below`` to read the next page; ``None``: this is the last page."""
 
 
 def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", ""] = "") -> list[Act]:
-    """Return what was done to a lock, or to any, the latest first. ``of``: only to locks, or only to limiters."""
+    """Return the actions on a lock, or on all names, the latest first. ``of``: only those on locks, or on limiters."""
     from django_tasklock.backends.database.names import key_of
 
     entries = _entries()
@@ -61,7 +61,7 @@ def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", 
 
 
 def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
-    """Return the last that was done to a lock, or to a limiter; none, and that is logged, if it cannot be read."""
+    """Return the latest actions on a lock or limiter; an empty list, and a logged warning, if the database fails."""
     try:
         return acts(name, limit=20, of=of)
     except Error as error:
@@ -73,7 +73,7 @@ def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
 def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: int = 100) -> ActPage:  # noqa: B008  # frozen
     """Return a page of the audit trail. ``below``: only entries with a lower ``Act.number``.
 
-    Raises database errors, and ``TaskLockError`` for a page that cannot be.
+    Raises database errors, and ``TaskLockError`` for an invalid ``limit``.
     """
     if not 1 <= limit <= MOST:
         raise TaskLockError(f"limit must be 1 to {MOST}, not {limit}")
@@ -86,9 +86,9 @@ def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: 
 
 
 def each_act(query: ActQuery = ActQuery()) -> Iterator[Act]:  # noqa: B008  # frozen
-    """Yield all entries that are wanted, the latest first; no more than a page of them is held at a time.
+    """Yield all matching entries, the latest first, with at most one page of them in memory.
 
-    Each page is a statement of its own: what is written meanwhile is left out, and nothing is locked.
+    Each page is a statement of its own: entries written meanwhile are not included, and nothing is locked.
     """
     page = list_acts(query, limit=MOST)
     while True:
@@ -123,7 +123,7 @@ def _entries() -> QuerySet[AuditEntry]:
 
 
 def _act(entry: AuditEntry) -> Act:
-    """Return what an entry says, with the whole name where the column has all of it."""
+    """Convert an entry, with the whole name if the column is long enough for it."""
     from django_tasklock.backends.database.names import name_of
 
     name = name_of(entry.name, entry.key) or entry.name

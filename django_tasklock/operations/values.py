@@ -1,4 +1,4 @@
-"""What the doors show of locks: frozen values, in seconds, without tokens."""
+"""Locks as the admin, REST and the commands show them: frozen values, in seconds, without tokens."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 class LockState(enum.StrEnum):
-    """What is left of a lock's lease."""
+    """The state of a lock's lease."""
 
     LIVE = "live"
     EXPIRING = "expiring"
-    """Live, and over within ten seconds unless it is renewed; within a sixth of ``LEASE``, where that is less."""
+    """Live; ends within ten seconds unless renewed (within a sixth of ``LEASE`` if that is shorter)."""
     NO_EXPIRY = "no_expiry"
-    """Without expiry: nothing but a release ends it."""
+    """The key has no TTL: only a release ends it."""
     ORPHANED = "orphaned"
-    """Its holder let the lease end: the lock is free, and what it left behind is still known."""
+    """The lease ended without a release: the lock is free, but its index entry still exists."""
 
     @property
     def label(self) -> Any:
-        """In the language of whoever reads it."""
+        """The state in the active language."""
         return _LABELS[self]
 
 
@@ -60,58 +60,58 @@ class LockView:
     """Name, holder, fingerprint, ``held_for``, ``ttl`` (until the lease ends), ``time_left`` (until the timeout)..."""
     state: LockState
     lapsed_for: float | None
-    """Seconds since its lease ended, where it is orphaned."""
+    """Seconds since the lease ended, if the lock is orphaned."""
     asked_for: float | None
-    """Seconds since its holder was asked to give it back; ``None``: it was not."""
+    """Seconds since a release was requested from the holder; ``None``: it was not."""
     row: RowRef | None
     parked: int
-    """Messages that wait for it in the database."""
+    """The number of messages parked behind the lock."""
     alive: bool | None
-    """Whether the holder's process runs; ``None``: that cannot be known from the machine that is asked."""
+    """Whether the holder's process runs; ``None``: it is on another machine, so that is unknown here."""
     instances: int = 0
-    """How many of several independent stores have it; 0: there is one store."""
+    """How many of several independent stores hold the key; 0: there is one store."""
 
     @property
     def dead(self) -> bool:
-        """Whether it is held by a process that has ended: nobody renews it, and nobody can be asked."""
+        """Whether the holder's process has ended, so that it neither renews the lock nor answers a release request."""
         return self.alive is False and self.state is not LockState.ORPHANED
 
 
 @dataclass(frozen=True, slots=True)
 class LockPage:
-    """A page of a list."""
+    """A page of locks."""
 
     locks: Sequence[LockView]
     total: int
-    """How many are in that state, before any other filter."""
+    """The number of locks in that state, before any other filter."""
     next: int | None
-    """The offset to go on at; ``None``: there are no more."""
+    """The offset of the next page; ``None``: this is the last one."""
     ordered: int | None = None
-    """How many at a time are in order, of more: those whose leases end first, then the next; ``None``: all."""
+    """If not ``None``, locks are sorted only in groups of this many, the groups by the end of the lease."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowSide:
-    """The guarded row, beside the lock."""
+    """The guarded row of a lock."""
 
     ref: RowRef
     exists: bool
     field: str
-    """The name of its state column; empty where no guard of it is known here."""
+    """The name of the state column; empty if no guard of the row is known here."""
     state: Any
     fingerprint: str
-    """Of the token in the row; empty where nobody has claimed it, or its model has no token."""
+    """The fingerprint of the token in the row; empty if the row is not claimed or its model has no token."""
     epoch: int | None
     fenced: bool
-    """Whether its model has token and epoch."""
+    """Whether the model has the columns token and epoch."""
     agrees: bool
-    """Whether it is claimed by the holder of the lock."""
+    """Whether the row is claimed by the holder of the lock."""
     states: Sequence[Any]
-    """What a release may leave it in; the first is the guard's own choice."""
+    """The states that a release may leave the row in; the first is the guard's default."""
 
 
 class Act(NamedTuple):
-    """Something an operator, a key or the sweep did to a lock or a limiter."""
+    """An action of an operator, an API key or the sweep on a lock or a limiter."""
 
     at: datetime
     actor: str
@@ -119,20 +119,20 @@ class Act(NamedTuple):
     reason: str
     outcome: str
     name: str
-    """Of the lock or limiter; characters that are not ASCII are escaped."""
+    """The name of the lock or limiter; non-ASCII characters are escaped if the column is too short for all of it."""
     number: int = 0
-    """Of the entry in the audit trail: later ones have greater numbers."""
+    """The number of the entry in the audit trail, which increases."""
 
 
 @dataclass(frozen=True, slots=True)
 class LockDetail:
-    """Everything that is known of one name, held or not."""
+    """All that is known about one name, held or not."""
 
     name: str
     lock: LockView | None
-    """``None``: free."""
+    """``None``: the lock is free."""
     explanation: Sequence[str]
-    """Why it is in this state, in sentences, in the language of whoever reads them."""
+    """Why the lock is in this state: sentences in the active language."""
     row: RowSide | None
     parked: Sequence[ParkedInfo]
     history: Sequence[Act]
@@ -140,32 +140,32 @@ class LockDetail:
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts. ``name``: what the audit trail says, ``key grafana`` say; ``user_id``: where it is a user."""
+    """The author of an action. ``name``: for the audit trail, e.g. ``key grafana``; ``user_id``: if it is a user."""
 
     name: str
     user_id: Any = None
 
 
 class Outcome(enum.StrEnum):
-    """What came of an act."""
+    """The outcome of an action."""
 
     RELEASED = "released"
     ASKED = "asked"
     CHANGED_HANDS = "changed_hands"
-    """Somebody else has the lock than was shown: nothing was done."""
+    """The lock has another holder than the one shown: nothing was done."""
     NOT_HELD = "not_held"
-    """Nobody has the lock: nothing was to be done."""
+    """The lock is free: there was nothing to do."""
 
 
 class Result(NamedTuple):
-    """What was done."""
+    """The result of an action on a lock."""
 
     name: str
     outcome: Outcome
     before: LockInfo | None = None
-    """Who had the lock."""
+    """The holder before the action."""
     fenced: bool = False
-    """Whether the guarded row was taken from its holder as well."""
+    """Whether the holder's claim on the guarded row was revoked as well."""
 
     def __bool__(self) -> bool:
         return self.outcome in (Outcome.RELEASED, Outcome.ASKED)

@@ -1,6 +1,6 @@
-"""The locks over HTTP, with Django REST framework: ``path("api/v1/tasks/", include("django_tasklock.rest.urls"))``.
+"""Locks over HTTP, with Django REST framework: ``path("api/v1/tasks/", include("django_tasklock.rest.urls"))``.
 
-Who may come in is decided here, what is done in ``operations``. Documented in docs/rest.md.
+This package checks who may call; ``operations`` does the work. Documented in docs/rest.md.
 """
 
 from __future__ import annotations

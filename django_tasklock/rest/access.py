@@ -1,4 +1,4 @@
-"""Who may do what, and how often: the permissions of the admin and nothing by default; the project's rates, or ours."""
+"""Permissions and throttling of the API: the admin's permissions are required; the project's rates, or our defaults."""
 
 from __future__ import annotations
 
@@ -15,35 +15,35 @@ from django_tasklock.authentication import scope_missing
 from django_tasklock.rest.authentication import KeyUser, scope_for
 
 VIEW = ("tasklock.view_lock",)
-"""May look."""
+"""Required to read locks."""
 RELEASE = (*VIEW, "tasklock.release_lock")
-"""May ask and release: as in the admin, who acts is shown what it does."""
+"""Required to release locks or request it; includes reading, because answers show the lock."""
 VIEW_LIMITS = ("tasklock.view_ratelimit",)
-"""May look at limiters."""
+"""Required to read limiters."""
 CHANGE_LIMITS = (*VIEW_LIMITS, "tasklock.change_ratelimit")
-"""May reset and change limits, and release permits."""
+"""Required to reset and change limits, and to release permits."""
 VIEW_MESSAGES = ("tasklock.view_parkedmessage",)
-"""May look at parked messages."""
+"""Required to read parked messages."""
 CHANGE_MESSAGES = (*VIEW_MESSAGES, "tasklock.change_parkedmessage")
-"""May publish, requeue and discard them."""
+"""Required to publish, requeue and discard parked messages."""
 VIEW_AUDIT = ("tasklock.view_auditentry",)
-"""May read the audit trail."""
+"""Required to read the audit trail."""
 RATES = {"tasklock_view": "600/min", "tasklock_release": "120/min"}
-"""Where ``REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]`` does not name the scope; ``None`` there means no limit."""
+"""Rates of scopes that ``REST_FRAMEWORK["DEFAULT_THROTTLE_RATES"]`` does not name; ``None`` there means no limit."""
 
 logger = logging.getLogger("django_tasklock")
 
 
 class MayUseLocks(BasePermission):
-    """Whoever is known and has the permissions that the view names in ``permission``.
+    """Allows authenticated callers that have all permissions in the view's ``permission``.
 
-    The project's ``DEFAULT_PERMISSION_CLASSES`` are not asked: they are ``AllowAny`` until somebody changes them.
+    The project's ``DEFAULT_PERMISSION_CLASSES`` are ignored, because by default they are ``AllowAny``.
     """
 
     def has_permission(self, request: Request, view: Any) -> bool:
-        """Return whether this request may be answered."""
+        """Return whether the caller may use the view."""
         user = request.user
-        if not user or not user.is_authenticated or not hasattr(user, "has_perm"):  # not every user model has it
+        if not user or not user.is_authenticated or not hasattr(user, "has_perm"):  # not every user model has has_perm
             return False
         if isinstance(user, KeyUser):
             self.message = scope_missing(user.key, scope_for(view.permission))
@@ -51,32 +51,32 @@ class MayUseLocks(BasePermission):
 
 
 class LockThrottle(SimpleRateThrottle):
-    """Counts each user and each key apart, in the default cache, per ``throttle_scope`` of the view.
+    """Counts requests per user or key and ``throttle_scope`` of the view, in the default cache.
 
-    A cache that fails limits nobody: it may well be on the store that an operator has come to look after.
+    If the cache fails nothing is throttled: it may share the store whose failure the operator is investigating.
     """
 
     def __init__(self) -> None:
-        """Do nothing yet: the scope is the view's."""
+        """Do nothing: the scope is only known with the view."""
 
     def allow_request(self, request: Request, view: Any) -> bool:
-        """Return whether this one is within the rate."""
+        """Return whether the request is within the rate."""
         self.scope = view.throttle_scope
         self.rate = self.get_rate()
         self.num_requests, self.duration = self.parse_rate(self.rate)
         try:
             return bool(super().allow_request(request, view))
-        except Exception as error:  # every cache has its own
+        except Exception as error:  # each cache backend raises its own
             logger.warning("REST requests are not limited: the default cache fails (%s)", type(error).__name__)
             return True
 
     def get_rate(self) -> str | None:
-        """Return the project's rate, else ours."""
+        """Return the project's rate, or else our default."""
         rates: dict[str, str | None] = {**RATES, **api_settings.DEFAULT_THROTTLE_RATES}
         return rates[str(self.scope)]
 
     def get_cache_key(self, request: Request, view: Any) -> str:
-        """Return one key per caller and scope. Only those come here who may use the view."""
+        """Return a cache key per caller and scope. Permissions have been checked before."""
         who = getattr(request.user, "pk", request.user)
-        ident = hashlib.sha256(str(who).encode()).hexdigest()  # memcached takes no spaces, no umlauts
+        ident = hashlib.sha256(str(who).encode()).hexdigest()  # memcached allows neither spaces nor non-ASCII
         return str(self.cache_format % {"scope": self.scope, "ident": ident})

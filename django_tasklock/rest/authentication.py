@@ -1,4 +1,4 @@
-"""Requests with a named API key, for REST framework."""
+"""Authentication by a named API key, for REST framework."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ PERMISSIONS: dict[Scope, frozenset[str]] = {
     "messages": frozenset({"tasklock.view_parkedmessage", "tasklock.change_parkedmessage"}),
     "audit": frozenset({"tasklock.view_auditentry"}),
 }
-"""What each scope lets a key do: as in the admin, who acts is shown what it does."""
+"""The permissions of each scope; those that act include reading, because answers show the lock or limiter."""
 
 
 class ApiKeyAuthentication(BaseAuthentication):
-    """Named keys from ``TASKLOCK["API_KEYS"]``. Without any this is off, not open.
+    """Authenticates with the named keys of ``TASKLOCK["API_KEYS"]``. Without any keys it is off, not open.
 
-    Needs no CSRF token: a browser never sends a key by itself. The first of the two headers counts, then
-    the query string if ``TASKLOCK["API_KEY_IN_QUERY"]`` says so.
+    Needs no CSRF token, since a browser never sends a key by itself. The first of the two headers is used, then the
+    query string if ``TASKLOCK["API_KEY_IN_QUERY"]`` is set.
     """
 
     def authenticate(self, request: Request) -> tuple[KeyUser, None] | None:
-        """Return who it is; ``None`` without a key; ``AuthenticationFailed`` for a key that is not ours, ``Throttled``
-        for one too many of them.
+        """Return the key's user; ``None`` without a key. Raises ``AuthenticationFailed`` for an unknown key, and
+        ``Throttled`` after too many of them.
         """
         try:
             key = authenticate(request)
@@ -42,12 +42,12 @@ class ApiKeyAuthentication(BaseAuthentication):
         return None if key is None else (KeyUser(key), None)
 
     def authenticate_header(self, request: Request) -> str:
-        """Return what to send, said beside a 401; empty while there are no keys."""
+        """Return the ``WWW-Authenticate`` header of a 401; empty while there are no keys."""
         return CHALLENGE if get_settings().API_KEYS else ""
 
 
 class KeyUser:
-    """Who a request with an API key is: no row of any table, may use the end points of this API, nothing else."""
+    """The user of a request with an API key: in no table, and limited to the end points of this API."""
 
     is_authenticated = True
     is_anonymous = False
@@ -60,11 +60,11 @@ class KeyUser:
         self.pk = self.id = f"key:{key.name}"
 
     def get_username(self) -> str:
-        """Return ``key grafana``: what the audit trail calls it."""
+        """Return ``key grafana``, the name in the audit trail."""
         return f"key {self.key.name}"
 
     def has_perm(self, perm: str, obj: Any = None) -> bool:
-        """Return whether it is one of the permissions on locks and limiters that its scopes give."""
+        """Return whether one of the key's scopes includes the permission."""
         return any(perm in PERMISSIONS[scope] for scope in PERMISSIONS if scope in self.key.scopes)
 
     def __str__(self) -> str:
@@ -72,5 +72,5 @@ class KeyUser:
 
 
 def scope_for(permissions: tuple[str, ...]) -> Scope:
-    """Return the scope that a key needs where these permissions are asked for: the first that has them all."""
+    """Return the first scope that includes all these permissions."""
     return next(scope for scope, given in PERMISSIONS.items() if given.issuperset(permissions))

@@ -1,4 +1,4 @@
-"""What all views share: who comes in, what is read of a request, and that answers are JSON which nobody keeps."""
+"""The base class of all views: authentication, parsing of requests, and JSON answers that are not cached."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ S = TypeVar("S", bound=Serializer)
 
 
 class OnlyJSON(DefaultContentNegotiation):
-    """JSON, whatever is accepted: an operator's ``curl`` or browser gets an answer, not a 406."""
+    """Answers with JSON whatever the Accept header says, so that an operator's ``curl`` or browser never gets a 406."""
 
     def select_renderer(self, request: Request, renderers: list[Any], format_suffix: str | None = None) -> Any:
-        """Return the only one."""
+        """Return the only renderer."""
         return renderers[0], renderers[0].media_type
 
 
 class Door(APIView):
-    """What all of them have in common: closed unless ``permission`` is there, one shape of problems, no caching."""
+    """The base of all views: closed without ``permission``, with one format for errors, and without caching."""
 
     schema = schema.DoorSchema()
     permission: tuple[str, ...]
     throttle_scope: str
     operation_id: str
     body: type[Serializer] = AskSerializer
-    """What is read of a POST."""
+    """The serializer of a POST body."""
     tag = "locks"
 
     permission_classes = (access.MayUseLocks,)
@@ -56,12 +56,12 @@ class Door(APIView):
     renderer_classes = (JSONRenderer,)
     parser_classes = (JSONParser, FormParser)
     content_negotiation_class = OnlyJSON
-    versioning_class = None  # the project's prefix has it, if anything
+    versioning_class = None  # a version, if any, is in the project's URL prefix
 
     @classmethod
     def as_view(cls, **initkwargs: Any) -> Any:
-        """Make the view run outside ``ATOMIC_REQUESTS``: the claim of the row must be revoked, for all to see, before
-        the lock is given away.
+        """Return the view, exempt from ``ATOMIC_REQUESTS``: a row's revoked claim must be committed before its lock is
+        released.
         """
         view = super().as_view(**initkwargs)
         for alias in connections:
@@ -69,35 +69,33 @@ class Door(APIView):
         return view
 
     def get_authenticators(self) -> list[BaseAuthentication]:
-        """Return the authenticator of our API keys, if there are any, then those that the project has configured."""
+        """Return the authenticator of our API keys, if there are any, then those of the project."""
         keys = [ApiKeyAuthentication] if get_settings().API_KEYS else []
         return [kind() for kind in (*keys, *api_settings.DEFAULT_AUTHENTICATION_CLASSES)]
 
     def get_authenticate_header(self, request: Request) -> str:
-        """Return ours, and what the project's first class says, as everywhere in REST framework. Empty means 403, not
-        401.
-        """
+        """Return our challenge and that of the project's first class. If both are empty, 401 becomes 403."""
         kinds = self.get_authenticators()[: 2 if get_settings().API_KEYS else 1]
         return ", ".join(said for kind in kinds if (said := kind.authenticate_header(request)))
 
     def get_exception_handler(self) -> Any:
-        """Return the handler that answers with our problems, not the project's."""
+        """Return our handler in place of the project's."""
         return answer_exception
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Forbid whoever passes it on to keep it: it was true a moment ago."""
+        """Add ``no-store``, because the state is outdated a moment later."""
         response = super().finalize_response(request, response, *args, **kwargs)
         response["Cache-Control"] = "no-store"
         return response
 
     def read_query(self, kind: type[S]) -> S:
-        """Check the parameters of a list. Return the serializer that has them."""
+        """Validate the query parameters and return their serializer."""
         taken: S = kind(data=self.request.query_params)
         taken.is_valid(raise_exception=True)
         return taken
 
     def read_body(self) -> dict[str, Any]:
-        """Return the body, checked: one that is too long is not read."""
+        """Return the validated body; a body that is too long is not read."""
         length: str = self.request.META.get("CONTENT_LENGTH") or "0"
         most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
         if most is not None and length.isdecimal() and int(length) > most:
@@ -113,14 +111,14 @@ class Door(APIView):
         return dict(taken.validated_data)
 
     def actor(self) -> Actor:
-        """Return who acts, for the audit trail. Only a row of the user table has an id there."""
+        """Return the actor for the audit trail, with an id only for users of the user model."""
         user = self.request.user
         name = user.get_username() if hasattr(user, "get_username") else str(user)
         return Actor(name, user.pk if isinstance(user, get_user_model()) else None)
 
 
 def _no_others(given: Mapping[str, Any], fields: Iterable[str]) -> None:
-    """Raise for a field that is none: a ``row_state`` that is misspelt is no release that leaves it open."""
+    """Raise a ``Problem`` for an unknown field: a misspelt ``row_state`` must not release with the default state."""
     known = list(fields)
     for name in given:
         if name not in known:

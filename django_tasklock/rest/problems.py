@@ -1,4 +1,4 @@
-"""Everything that is not a success, in one shape: ``{"code": ..., "detail": <a sentence>}``."""
+"""Error answers, all of the form ``{"code": ..., "detail": <a sentence>}``."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError, Transa
 
 logger = logging.getLogger("django_tasklock")
 
-RETRY_AFTER = 5  # seconds: a failover takes a few, and nobody should hammer a store that comes back
+RETRY_AFTER = 5  # seconds: a failover takes a few, and clients should not overload a store that has just come back
 
 
 Code = Literal[
@@ -42,11 +42,11 @@ Code = Literal[
     "unknown_message",
     "unknown_run",
 ]
-"""What programs go by, beside the codes of REST framework. docs/rest.md has them all."""
+"""Our error codes, in addition to those of REST framework. docs/rest.md lists them all."""
 
 
 class Problem(APIException):
-    """What keeps a request from being done: the status, a code for programs, a sentence for people."""
+    """An error answer: the status, a code for programs, a sentence for people."""
 
     def __init__(self, status: int, code: Code, detail: Any) -> None:
         super().__init__(detail, code)
@@ -57,7 +57,7 @@ class Problem(APIException):
 
 @contextmanager
 def refused_as(status: int, code: Code) -> Iterator[None]:
-    """Tell as this problem what ``operations`` refuse, but not that a store is down or a transaction open."""
+    """Raise a ``TaskLockError`` of the block as this problem, except outages and open transactions."""
     try:
         yield
     except (BackendUnavailable, TransactionOpen):
@@ -67,7 +67,7 @@ def refused_as(status: int, code: Code) -> Iterator[None]:
 
 
 def answer_exception(error: Exception, context: Mapping[str, Any]) -> Response | None:
-    """Handle the exceptions of our views; ``None`` for what is a bug. No connection details are in the answer."""
+    """Convert an exception of our views to an answer without connection details; ``None`` for a bug."""
     if isinstance(error, BackendUnavailable):
         error = _unavailable(error, context)
     elif isinstance(error, OperationalError | InterfaceError):
@@ -75,7 +75,7 @@ def answer_exception(error: Exception, context: Mapping[str, Any]) -> Response |
         error = Problem(503, "database_unavailable", _("The database does not answer: nothing was released."))
     elif isinstance(error, RequestDataTooBig):
         error = Problem(413, "too_large", _("The body is longer than this server takes."))
-    elif isinstance(error, SuspiciousOperation):  # too many fields; else Django would answer, in HTML
+    elif isinstance(error, SuspiciousOperation):  # too many fields; Django itself would answer with HTML
         error = ParseError(_("What was sent cannot be taken: it has too many fields, or is malformed."))
     elif isinstance(error, NotAuthenticated) and _key_in_query(context["request"]):
         error.detail = ErrorDetail(
@@ -100,12 +100,12 @@ def _unavailable(error: BackendUnavailable, context: Mapping[str, Any]) -> Probl
 
 
 def _key_in_query(request: Any) -> bool:
-    """Return whether there is a key that was not looked at: one that was would be known, or refused."""
+    """Return whether the query string has a key that was ignored: one that is read is either valid or refused."""
     return IN_QUERY in request.query_params and bool(get_settings().API_KEYS)
 
 
 def _sentence(found: Any) -> str:
-    """Put the findings of a serializer in one line: ``limit: A valid integer is required.``"""
+    """Join the errors of a serializer in one line: ``limit: A valid integer is required.``"""
     if isinstance(found, Mapping):
         return " ".join(
             _sentence(said) if field in ("non_field_errors", "detail") else f"{field}: {_sentence(said)}"

@@ -1,4 +1,4 @@
-"""Our part of the OpenAPI document, for drf-spectacular."""
+"""Our part of the OpenAPI document, generated with drf-spectacular."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ PLACES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
 
 
 class DoorSchema(AutoSchema):
-    """Set on our views, whatever ``DEFAULT_SCHEMA_CLASS`` is. The view names its operation."""
+    """The schema of our views, whatever ``DEFAULT_SCHEMA_CLASS`` is; the view has the operation's id."""
 
     def get_operation_id(self) -> str:
-        """Return ``locks_list`` and the like: the path would give worse ones."""
+        """Return ids such as ``locks_list``; those derived from the paths would be unclear."""
         return str(self.view.operation_id)
 
     def get_tags(self) -> list[str]:
@@ -29,19 +29,19 @@ class DoorSchema(AutoSchema):
         return [self.view.tag]
 
     def get_request_serializer(self) -> Any:
-        """Return the serializer by which the view reads a body."""
+        """Return the serializer of the view's body."""
         return self.view.body
 
     def get_description(self) -> str:
-        """Return the view's, and what a key needs: of keys OpenAPI 3.0 has no word for it."""
+        """Return the view's description and the scope that a key needs: OpenAPI 3.0 has no scopes for API keys."""
         return f"{super().get_description()}\n\nAn API key needs the scope `{scope_for(self.view.permission)}`."
 
     def get_extensions(self) -> dict[str, Any]:
-        """Return the scope for programs: ``x-tasklock-scope``."""
+        """Return the scope in machine-readable form: ``x-tasklock-scope``."""
         return {**super().get_extensions(), "x-tasklock-scope": scope_for(self.view.permission)}
 
     def get_auth(self) -> list[dict[str, Any]]:
-        """Return a key in any of its places: drf-spectacular would ask for it in all of them."""
+        """Return the ways to send a key as alternatives; drf-spectacular would require all of them at once."""
         found: list[dict[str, Any]] = []
         for ways in super().get_auth():
             found += [{name: ways[name]} for name in ways] if PLACES & ways.keys() else [ways]
@@ -49,17 +49,17 @@ class DoorSchema(AutoSchema):
 
 
 class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untyped-call]
-    """Where a key may stand. Either is enough."""
+    """The ways to send a key, each of which suffices."""
 
     target_class = "django_tasklock.rest.authentication.ApiKeyAuthentication"
 
     @property
     def name(self) -> list[str]:  # type: ignore[override]
-        """One for each place."""
+        """One name for each way."""
         return ["tasklockKey", "tasklockKeyHeader", *(["tasklockKeyQuery"] if get_settings().API_KEY_IN_QUERY else [])]
 
     def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, Any]]:
-        """Return the places of a key in the order of ``name``."""
+        """Return the ways to send a key, in the order of ``name``."""
         places = [
             {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`Api-Key <key>`"},
             {"type": "apiKey", "in": "header", "name": "X-API-Key"},
@@ -71,36 +71,36 @@ class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untype
 NAME = OpenApiParameter(
     "name", OpenApiTypes.STR, OpenApiParameter.PATH, description="The lock's name, with or without the key prefix."
 )
-"""The lock, in the path."""
+"""The lock's name in the path."""
 LIMITER = OpenApiParameter(
     "name",
     OpenApiTypes.STR,
     OpenApiParameter.PATH,
     description="The limiter's name; a tenant's is `limiter:tenant:key`.",
 )
-"""The limiter, in the path."""
+"""The limiter's name in the path."""
 MESSAGE = OpenApiParameter(
-    "task_id", OpenApiTypes.STR, OpenApiParameter.PATH, description="The message's id: its task's."
+    "task_id", OpenApiTypes.STR, OpenApiParameter.PATH, description="The message's id, which is that of its task."
 )
-"""The parked message, in the path."""
+"""The parked message's id in the path."""
 RUN = OpenApiParameter(
     "number", OpenApiTypes.INT, OpenApiParameter.PATH, description="The run's number in the list of runs."
 )
-"""The run of the sweep, in the path."""
+"""The sweep run's number in the path."""
 IF_MATCH = OpenApiParameter(
     "If-Match",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="The ETag that was shown with the lock: act only if that holder still has it.",
 )
-"""Act only on the holder with this fingerprint."""
+"""Act only if the holder has this fingerprint."""
 IF_NONE_MATCH = OpenApiParameter(
     "If-None-Match",
     OpenApiTypes.STR,
     OpenApiParameter.HEADER,
     description="An ETag: 304 while that holder still has the lock.",
 )
-"""Answer only if the holder is another one."""
+"""Answer 304 if the holder has this fingerprint."""
 ETAG = OpenApiParameter(
     "ETag",
     OpenApiTypes.STR,
@@ -108,7 +108,7 @@ ETAG = OpenApiParameter(
     response=[200, 304],
     description="The fingerprint of the holder's token, in quotes.",
 )
-"""The fingerprint of the holder."""
+"""The fingerprint of the holder's token."""
 _CHALLENGE = OpenApiParameter(
     "WWW-Authenticate", OpenApiTypes.STR, OpenApiParameter.HEADER, response=[401], description="How to log in."
 )
@@ -116,30 +116,28 @@ _RETRY_AFTER = OpenApiParameter(
     "Retry-After", OpenApiTypes.INT, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
 )
 _SENTENCES = {
-    400: "What was sent cannot be understood, or has a field that is none (`unknown_field`); or no lock can have"
-    " this name (`invalid_name`), no row this state"
-    " (`invalid_row_state`).",
-    401: "Nobody known: send a key or log in.",
-    403: "Not permitted: a key lacks the scope that is named; or, of a session, the CSRF token is missing.",
-    404: "Nobody has this lock (`not_locked`); no such limiter is known (`unknown_limiter`); that member has no permit"
-    " (`no_permit`); the limiter is not paused (`not_paused`); no such message is parked (`unknown_message`); no such"
-    " run is remembered (`unknown_run`).",
-    409: "Another one took it while it was looked at: nothing was done (`changed_hands`). Of a message: why nothing was"
+    400: "The request is malformed, or has an unknown field (`unknown_field`), a name that no lock can have"
+    " (`invalid_name`), or a state that the row cannot have (`invalid_row_state`).",
+    401: "Not authenticated: send a key or log in.",
+    403: "Not permitted: a key lacks the scope that is named, or a session the CSRF token.",
+    404: "The lock is not held (`not_locked`); there is no such limiter (`unknown_limiter`), permit (`no_permit`),"
+    " pause (`not_paused`), parked message (`unknown_message`) or recorded run (`unknown_run`).",
+    409: "The lock has got another holder meanwhile: nothing was done (`changed_hands`). For a message: why nothing was"
     " done (`not_done`).",
-    412: "Somebody else has it than If-Match names: nothing was done (`changed_hands`).",
+    412: "The lock has another holder than If-Match names: nothing was done (`changed_hands`).",
     413: "The body is longer than `DATA_UPLOAD_MAX_MEMORY_SIZE` (`too_large`).",
     415: "Neither JSON nor a form.",
-    429: "Too often; or too many wrong keys from this address.",
-    501: "The backend is a plain cache, which cannot list its keys and keeps no limits (`cannot_list`).",
-    503: "The store of the locks does not answer (`store_unavailable`), or the database (`database_unavailable`).",
+    429: "Too many requests, or too many wrong keys from this address.",
+    501: "The backend is a plain cache, which cannot list its keys and has no limits (`cannot_list`).",
+    503: "The lock store (`store_unavailable`) or the database (`database_unavailable`) does not answer.",
 }
 
 
 def answers(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
-    """Describe an end point: its answers, ``good`` and those of every one, and ``parameters``."""
+    """Return the keyword arguments of ``extend_schema``: the answers, ``good`` and errors, and ``parameters``."""
     codes = (400, 401, 403, 429, 503, *codes, *([413] if 415 in codes else []))
     problems = {code: OpenApiResponse(ProblemSerializer, _SENTENCES[code]) for code in codes}
     if ETAG in more["parameters"]:
-        problems[304] = OpenApiResponse(description="The holder that If-None-Match names still has it.")
+        problems[304] = OpenApiResponse(description="The lock still has the holder that If-None-Match names.")
     more["parameters"] = [*more["parameters"], _CHALLENGE, _RETRY_AFTER]
     return {"responses": {200: good, **dict(sorted(problems.items()))}, **more}

@@ -1,5 +1,5 @@
-"""How values become JSON. What is sent is made from the frozen values of ``operations``: which fields there are is said
-here, what they are their annotations and docstrings say.
+"""Serializers for the frozen values of ``operations``. A serializer lists the fields; their types and descriptions are
+the annotations and docstrings of the values.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from django_tasklock.types import LockInfo
 
 
 class Shape(serializers.Serializer):
-    """Known as ``TaskLock...`` in the OpenAPI document: a project may have a ``Lock`` of its own.
+    """A serializer of a frozen value, named ``TaskLock...`` in the OpenAPI document, as a project may have a ``Lock``.
 
-    ``of``: the frozen value that is shown; ``names``: those of its attributes that are sent, in this order, and no
-    others. A field that is written in the class is taken in place of what the annotation would give.
+    ``of``: the class of the value; ``names``: its attributes that are sent, in this order, and no others. A field that
+    is declared in the serializer replaces the one derived from the annotation.
     """
 
     of: ClassVar[Any] = None
@@ -39,7 +39,7 @@ class Shape(serializers.Serializer):
         cls.Meta = type("Meta", (), {"ref_name": f"TaskLock{cls.__name__.removesuffix('Serializer')}"})
 
     def get_fields(self) -> dict[str, serializers.Field]:
-        """Return those that are written, and those that the names stand for: a base class's first."""
+        """Return the declared fields and those derived from ``names``, a base class's first."""
         written: dict[str, serializers.Field] = super().get_fields()
         found: dict[str, serializers.Field] = {}
         for kind in reversed(type(self).__mro__):
@@ -48,11 +48,11 @@ class Shape(serializers.Serializer):
         return {**found, **written}
 
     def parts(self, value: Any) -> tuple[Any, ...]:
-        """Return what the fields are attributes of; the first one that has a field counts."""
+        """Return the objects that have the fields as attributes; the first object with the attribute is used."""
         return (value,)
 
     def to_representation(self, instance: Any) -> Any:
-        """Return the JSON. By attributes: ``LockInfo`` is a mapping too, and as that its times are text."""
+        """Return the JSON. Attributes are read, since ``LockInfo`` is also a mapping, in which times are text."""
         if self.of is not None and not isinstance(instance, dict):
             parts = self.parts(instance)
             instance = {
@@ -63,7 +63,7 @@ class Shape(serializers.Serializer):
 
 @lru_cache
 def _attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
-    """Return the type of each attribute of a frozen value, and what its docstring says, in JSON's words."""
+    """Return the type of each attribute of a frozen value, and its docstring with JSON's terms."""
     try:
         [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except OSError:  # compiled, without its source
@@ -78,7 +78,7 @@ def _attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
 
 
 def field_of(hint: Any, text: str = "") -> serializers.Field:
-    """Return the field for values of this type; ``text``: what is said of it."""
+    """Return the field for values of this type; ``text``: its description."""
     more: dict[str, Any] = {"help_text": text} if text else {}
     if NoneType in get_args(hint):
         [hint] = [one for one in get_args(hint) if one is not NoneType]
@@ -103,8 +103,8 @@ def field_of(hint: Any, text: str = "") -> serializers.Field:
 def one_of(*words: str, **more: Any) -> serializers.RegexField:
     """Return a field for one of these words.
 
-    A pattern where an enum would do: drf-spectacular names an enum after its field, and would rename
-    those that the project has under that name.
+    It has a pattern in place of an enum: drf-spectacular names an enum after its field, and would rename the project's
+    enums of that name.
     """
     return serializers.RegexField(f"^({'|'.join(words)})$", **more)
 
@@ -116,46 +116,46 @@ def moment(**more: Any) -> serializers.DateTimeField:
 
 @extend_schema_field(OpenApiTypes.ANY)
 class State(serializers.Field):
-    """A text, a number, true, false or null: the state of a row. Anything else is sent as text."""
+    """The state of a row: a text, a number, true, false or null. Other values are sent as text."""
 
     def to_representation(self, value: Any) -> Any:
-        """Return it as JSON has it."""
+        """Return the value, as text unless JSON has its type."""
         return value if value is None or isinstance(value, bool | int | str) else str(value)
 
     def to_internal_value(self, data: Any) -> Any:
-        """Return it as it came, if it is one of those."""
+        """Return the value if it is a text, an integer or a boolean."""
         if isinstance(data, bool | int | str):
             return data
         raise serializers.ValidationError(_("A text, a whole number, true or false."))
 
 
-# What locks and limiters both have
+# Shared by locks and limiters
 
 
 class AskSerializer(Shape):
-    """The reason for an act."""
+    """The reason for an action."""
 
     reason = serializers.CharField(
-        default="", allow_blank=True, max_length=1000, help_text="Kept in the audit trail, for whoever looks later."
+        default="", allow_blank=True, max_length=1000, help_text="The reason, recorded in the audit trail."
     )
 
 
 class InfoSerializer(Shape):
-    """Who has a lock, and until when."""
+    """The holder of a lock or permit, and its times."""
 
     of: ClassVar[Any] = LockInfo
     names = "name holder fingerprint task task_id acquired_at held_for ttl time_left fence waiting"
 
 
 class ActSerializer(Shape):
-    """What an operator, a key or the sweep did to it."""
+    """An action of an operator, an API key or the sweep."""
 
     of = Act
     names = "at actor action reason outcome"
 
 
 class ProblemSerializer(Shape):
-    """Everything that is not a success."""
+    """An error."""
 
     code = serializers.CharField(help_text="For programs.")
     detail = serializers.CharField(help_text="For people: a sentence.")

@@ -1,4 +1,4 @@
-"""The end points, for ``include()``. Without trailing slashes; names may have slashes, colons, any script."""
+"""The URLs of the API, for ``include()``. Without trailing slashes; names may contain slashes, colons, any script."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from django_tasklock.rest.records.views import AuditView, RunsView, RunView, Swe
 
 
 class NameConverter:
-    """Everything between the prefix and the last part. Line breaks too: no name has them, and that is said in JSON."""
+    """Matches everything between the prefix and the last part, even line breaks, which the view refuses with JSON."""
 
     regex = "(?s:.+)"
 
     def to_python(self, value: str) -> str:
-        """Return it as it is."""
+        """Return the value unchanged."""
         return value
 
     def to_url(self, value: str) -> str:
-        """Return it as it is: ``reverse`` escapes it."""
+        """Return the value unchanged; ``reverse`` escapes it."""
         return value
 
 
@@ -50,7 +50,7 @@ urlpatterns = [
     path("<tasklock_name:name>/release-lock", ReleaseLockView.as_view(), name="release-lock"),
     path("<tasklock_name:name>/ask-release", AskReleaseView.as_view(), name="ask-release"),
     path("<tasklock_name:name>/waiters", WaitersView.as_view(), name="waiters"),
-    # After those of locks: a lock may be called "limits/x", and none of these ends as those do.
+    # After those of locks, as a lock may be called "limits/x"; no URL here ends like one of a lock.
     path("limits", LimitsView.as_view(), name="limits"),
     path("limits/<tasklock_name:name>/reset", ResetLimitView.as_view(), name="reset-limit"),
     path("limits/<tasklock_name:name>/change", ChangeLimitView.as_view(), name="change-limit"),
@@ -70,4 +70,4 @@ urlpatterns = [
     path("sweeps/<tasklock_name:number>", RunView.as_view(), name="sweep-run"),
     path("audit", AuditView.as_view(), name="audit"),
 ]
-"""The end points."""
+"""The URL patterns."""

@@ -1,4 +1,4 @@
-"""``manage.py limits``: how the limiters stand; resetting, changing and pausing one, and taking a permit away."""
+"""``manage.py limits``: list limiters; reset, change or pause one, and release a permit."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from django_tasklock.texts import printable
 
 
 class Command(BaseCommand):
-    """List, explain, reset, change, pause, release."""
+    """The command ``limits``."""
 
     help = "List rate limits and concurrency limiters, explain one, reset, change or pause it, or release a permit."
     requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
@@ -32,15 +32,15 @@ class Command(BaseCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", nargs="?", metavar="NAME", help="Only this one, with its tenants and members.")
         act = parser.add_mutually_exclusive_group()
-        act.add_argument("--reset", action="store_true", help="Forget what was used and booked of NAME.")
+        act.add_argument("--reset", action="store_true", help="Delete the usage and the reservations of NAME.")
         act.add_argument(
-            "--share", type=float, help="Let this share of the limit of NAME be in force: 0.5 is half of it, 1 all."
+            "--share", type=float, help="Enforce only this share of the limit of NAME: 0.5 is half of it, 1 all."
         )
         act.add_argument(
-            "--pause", type=float, metavar="SECONDS", help="Let nobody go for so long; who waits keeps its turn."
+            "--pause", type=float, metavar="SECONDS", help="Let no call pass for so long; waiters keep their turn."
         )
-        act.add_argument("--resume", action="store_true", help="End the pause of NAME, whoever asked for it.")
-        act.add_argument("--release", metavar="FINGERPRINT", help="Take the permit of NAME away from this member.")
+        act.add_argument("--resume", action="store_true", help="End the pause of NAME, whatever its origin.")
+        act.add_argument("--release", metavar="FINGERPRINT", help="Release the permit of NAME that this member has.")
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only those with this text in their names.")
         parser.add_argument("--limit", type=int, default=100, help="At most so many, up to 200 (default: %(default)s).")
@@ -132,7 +132,7 @@ def permits_in_line(view: PermitsView) -> str:
 
 
 def in_words(result: LimitResult) -> str:
-    """Return what came of an act."""
+    """Return the outcome as a sentence."""
     return {
         LimitOutcome.RESET: f"{result.name!r} was reset.",
         LimitOutcome.CHANGED: f"Of {result.name!r} {(result.share or 0) * 100:g} % is in force now.",

@@ -1,4 +1,4 @@
-"""``manage.py locks``: what is locked, by whom, and why; and taking one lock away."""
+"""``manage.py locks``: list locks, explain one, release it or request its release."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from django_tasklock.texts import printable
 
 
 class Command(BaseCommand):
-    """List, explain, release."""
+    """The command ``locks``."""
 
-    help = "List the locks that are held, explain one, or take one away from its holder."
+    help = "List the locks that are held, explain one, release it by force, or ask its holder to release it."
     requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -29,14 +29,14 @@ class Command(BaseCommand):
         act.add_argument(
             "--release",
             metavar="NAME",
-            help="Take this lock away from its holder, who goes on running but can write nothing to a guarded row.",
+            help="Release this lock by force; its holder goes on running but can no longer write to a guarded row.",
         )
-        act.add_argument("--ask", metavar="NAME", help="Ask the holder of this lock to give it back.")
+        act.add_argument("--ask", metavar="NAME", help="Ask the holder of this lock to release it.")
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
         parser.add_argument(
             "--fingerprint", help="Only if the lock still has the holder that was shown with this fingerprint."
         )
-        parser.add_argument("--row-state", metavar="STATE", help="What a released lock's guarded row is left in.")
+        parser.add_argument("--row-state", metavar="STATE", help="The state in which to leave the lock's guarded row.")
         parser.add_argument("--state", choices=get_args(Which), default="live", help="Only locks in this state.")
         parser.add_argument("--task", default="", help="Only locks of this task.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only locks with this text in their names.")
@@ -45,7 +45,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_texts(options)
-        acts = options["release"] is not None or options["ask"] is not None  # an empty name is no wish for the list
+        acts = options["release"] is not None or options["ask"] is not None  # an empty name must not mean the list
         if acts and options["name"] is not None:
             raise CommandError("Give the lock's name once: after --release, after --ask, or alone.")
         work: Callable[[dict[str, Any]], None] = self._list
@@ -142,7 +142,7 @@ class Command(BaseCommand):
 
 
 def in_words(result: Result) -> str:
-    """Return what came of an act, as a sentence."""
+    """Return the outcome as a sentence."""
     holder = "" if result.before is None else f" {result.before.holder}"
     if result.outcome is Outcome.RELEASED:
         row = "; its row was taken from it as well" if result.fenced else ""
@@ -155,19 +155,19 @@ def in_words(result: Result) -> str:
 
 
 def result_as_plain(result: Result) -> dict[str, Any]:
-    """Turn what came of an act into what JSON has."""
+    """Convert the result of an action for JSON."""
     holder = None if result.before is None else result.before.holder
     return {**as_plain(result, "name outcome"), "holder": holder, "row_fenced": result.fenced}
 
 
 def lock_as_plain(lock: LockView) -> dict[str, Any]:
-    """Turn a lock into what JSON has: its row is one text."""
+    """Convert a lock for JSON, with its row as one text."""
     own = as_plain(lock, "state parked row alive asked_for lapsed_for")
     return {**lock.info, **own, "row": None if lock.row is None else str(lock.row)}
 
 
 def detail_as_plain(detail: LockDetail) -> dict[str, Any]:
-    """Turn what is known of a name into what JSON has."""
+    """Convert all that is known about a name for JSON."""
     row = None
     if detail.row is not None:
         known = as_plain(detail.row, "exists field state fingerprint epoch fenced agrees")

@@ -1,4 +1,4 @@
-"""``manage.py parked``: messages that are kept in the database; publishing, requeueing and discarding them."""
+"""``manage.py parked``: list the messages stored in the database; publish, requeue and discard them."""
 
 from __future__ import annotations
 
@@ -14,22 +14,24 @@ from django_tasklock.operations.parked.reasons import Reasons
 
 
 class Command(BaseCommand):
-    """List, publish, requeue, discard."""
+    """The command ``parked``."""
 
-    help = "List the messages that are kept in the database, publish one, let a dead one wait again, or discard one."
+    help = "List the messages stored in the database, publish one, requeue a dead one, or discard one."
     requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
         parser.add_argument("name", nargs="?", metavar="NAME", help="Only those for this lock.")
         parser.add_argument("--state", choices=STATES, help="Only those in this state.")
         act = parser.add_mutually_exclusive_group()
-        act.add_argument("--requeue", nargs="+", metavar="ID", help="Let these dead messages wait again.")
+        act.add_argument(
+            "--requeue", nargs="+", metavar="ID", help="Let these dead messages wait for their locks again."
+        )
         act.add_argument("--publish", nargs="+", metavar="ID", help="Publish these now, if it is their turn.")
         act.add_argument("--discard", nargs="+", metavar="ID", help="End these messages without running them.")
         parser.add_argument(
             "--sign", action="store_true",
-            help="With --requeue: also one that has no signature. A worker of an older version has parked it, or"
-            " somebody who can write to your database: look at what it does first.",
+            help="With --requeue: also messages without a signature. A worker of an older version has parked them, or"
+            " somebody who can write to your database: check what they do first.",
         )  # fmt: skip
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
         parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")

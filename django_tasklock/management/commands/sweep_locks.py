@@ -1,4 +1,4 @@
-"""``manage.py sweep_locks``: find what crashed holders left behind, and put it right."""
+"""``manage.py sweep_locks``: find what crashed holders left behind, and repair it."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ LINES = 20
 
 
 class Command(BaseCommand):
-    """Sweep once."""
+    """The command ``sweep_locks``."""
 
     help = (
-        "Find what crashed holders left behind and put it right: expired index entries, locks without expiry, beyond"
+        "Find what crashed holders left behind and repair it: expired index entries, locks without expiry, beyond"
         " their timeout, of dead processes or of finished rows, claimed rows without a live lock, and messages parked"
-        " behind no lock. Everything is looked at twice; what has changed meanwhile is left alone. See docs/sweep.md."
+        " behind no lock. Everything is checked twice; what has changed meanwhile is left alone. See docs/sweep.md."
     )
     requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
-        parser.add_argument("--dry-run", action="store_true", help="Look, tell, and change nothing.")
+        parser.add_argument("--dry-run", action="store_true", help="Report what would be done, and change nothing.")
         parser.add_argument(
             "--check",
             action="store_true",
@@ -41,10 +41,10 @@ class Command(BaseCommand):
             "--older-than",
             type=_seconds,
             metavar="SECONDS",
-            help="Only locks held, entries lapsed and messages parked at least so long ago."
-            " Rows have no age: with this they are left out.",
+            help="Only locks held, entries orphaned and messages parked for at least so long."
+            " Rows have no age: with this option they are left out.",
         )
-        parser.add_argument("--prefix", default="", help="Only locks whose names begin so.")
+        parser.add_argument("--prefix", default="", help="Only locks whose names begin with this.")
         parser.add_argument(
             "--model",
             action="append",
@@ -54,14 +54,14 @@ class Command(BaseCommand):
             help="Only rows of this guarded model, and locks that name one; may be repeated.",
         )
         parser.add_argument(
-            "--requeue", action="store_true", help="Publish the task of every row that is put back, once more."
+            "--requeue", action="store_true", help="Publish the task of every row that is put back again."
         )
         parser.add_argument(
             "--pause",
             type=_pause,
             default=PAUSE,
             metavar="SECONDS",
-            help="Between the two looks at a finding (default: %(default)s).",
+            help="Seconds between the two checks of a finding (default: %(default)s).",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Concurrency limiters for operators: who has their permits, and taking one away."""
+"""Operators' actions on concurrency limiters: list the holders of permits, release a permit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, 
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import Actor
 
-INDEXED = 5000  # names that are read from the store's index
+INDEXED = 5000  # names read from the store's index
 
 
 def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
-    """Return concurrency limiters of which somebody has a permit, in order of their names.
+    """Return the concurrency limiters of which a permit is taken, by name.
 
-    Raises ``TaskLockError`` where the store has no permits, ``BackendUnavailable``.
+    Raises ``TaskLockError`` if the store has no permits, and ``BackendUnavailable``.
     """
     store = get_backend().permits
     names = sorted(name for name in store.names(INDEXED) if text.lower() in name.lower())
@@ -28,17 +28,17 @@ def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
 
 
 def get_permits(name: str) -> PermitsView | None:
-    """Return who has a permit of a concurrency limiter; ``None``: nobody has.
+    """Return the permits of a concurrency limiter; ``None`` if none is taken.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
+    Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a store without permits.
     """
     return permits_view(get_backend().permits, bare_name(name))
 
 
 def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> LimitResult:
-    """Take the permit away from the member with this fingerprint, which goes on running.
+    """Release the permit of the member with this fingerprint; the member goes on running.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that has no permits.
+    Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a store without permits.
     """
     limiter = ConcurrencyLimiter(name, 1)
     attempt = Attempt(by, "release_permit", limiter.name, reason)
@@ -51,7 +51,7 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
 
 
 def limiter_name(name: str) -> str:
-    """Return ``name`` if a limiter or a tenant of one can have it. Raises ``TaskLockError`` that says why not."""
+    """Return ``name`` if it is a valid name of a limiter or of its tenant. Raises ``TaskLockError`` with the reason."""
     limiter, tenant = split_tenant(name)
     limiter = clean(limiter)
     if tenant:
@@ -60,12 +60,12 @@ def limiter_name(name: str) -> str:
 
 
 def permits_or_none(name: str) -> PermitsView | None:
-    """Return who has a permit of this name; ``None`` also where the store keeps none."""
+    """Return the permits of this name; ``None`` if none is taken or the store has no permits."""
     return if_supported(lambda: permits_view(get_backend().permits, name))
 
 
 def permits_view(store: Permits, name: str) -> PermitsView | None:
-    """Return who has a permit of this name; ``None``: nobody has."""
+    """Return the permits of this name; ``None`` if none is taken."""
     members = store.members(name)
     if not members:
         return None

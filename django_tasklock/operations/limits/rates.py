@@ -1,7 +1,7 @@
-"""Limiters for operators: what there are, how they stand, and what may be done to them.
+"""Operators' actions on rate limits: list, reset, change, pause and resume them.
 
-Known are those of ``TASKLOCK["RATE_LIMITS"]`` and those that the store's index has. The terms of a limiter that
-only some code somewhere has are those that its last caller left in the store.
+Known are those of ``TASKLOCK["RATE_LIMITS"]`` and those in the store's index. The terms of a limiter that is defined
+only in code are those that its last caller stored.
 """
 
 from __future__ import annotations
@@ -31,33 +31,33 @@ from django_tasklock.rates.options import check_share, limit_of
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.rates.watch import note_change
 
-MOST = 200  # limiters of one page: each is one question to the store
-INDEXED = 5000  # names that are read from the store's index
-TENANTS = 100  # of one limiter
+MOST = 200  # limiters per page: each costs one request to the store
+INDEXED = 5000  # names read from the store's index
+TENANTS = 100  # tenants listed per limiter
 WHOLE = 1_000_000
 LONGEST_PAUSE = 604_800
 """Seconds: a week."""
 
 
 def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, limit: int = 50) -> LimitPage:
-    """Return rate limits: paused ones, full, open, idle; of each the settings' first, then as they were used.
+    """Return rate limits by state: paused, full, open, idle; in each the settings' first, then by last use.
 
-    ``text``: in their names; ``name``: that one.
+    ``text``: part of their names; ``name``: only this one.
 
-    Tenants are counted, not listed. Raises ``TaskLockError`` where the store keeps no rate limits, or for a
-    page that cannot be, ``BackendUnavailable``.
+    Tenants are counted, not listed. Raises ``TaskLockError`` if the store has no rate limits or the page is invalid,
+    and ``BackendUnavailable``.
     """
     if not 1 <= limit <= MOST or offset < 0:
         raise TaskLockError(f"limit must be 1 to {MOST} and offset 0 or more, not {limit} and {offset}")
     store = get_backend().rates
     indexed = store.names(INDEXED)
     tenants = Counter(split_tenant(known)[0] for known in indexed if TENANT in known)
-    # A tenant's slot is booked before the shared one, so for a while only the tenant may be known.
+    # A tenant's slot is booked before the shared one, so for a while only the tenant may be in the index.
     names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(split_tenant(known)[0] for known in indexed)]))
     if name is not None:
         names = [name] if name in names or name in indexed else []
     found = [known for known in names if text.lower() in known.lower()]
-    if len(found) <= MOST:  # what needs somebody comes first; of more than these nobody is asked all
+    if len(found) <= MOST:  # sort by state, which costs a request for each; longer lists are not sorted
         views = sorted(_views(store, found, tenants), key=lambda view: _RANK[view.state])[offset : offset + limit]
     else:
         views = _views(store, found[offset : offset + limit], tenants)
@@ -69,9 +69,9 @@ _RANK = {LimitState.PAUSED: 0, LimitState.FULL: 1, LimitState.OPEN: 2, LimitStat
 
 
 def get_limit(name: str) -> LimitDetail:
-    """Return what is known of a name, as a rate limit and as a concurrency limiter.
+    """Return all that is known about a name, as a rate limit and as a concurrency limiter.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be or a store that keeps neither.
+    Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a store that has neither.
     """
     name = limiter_name(name)
     store = get_backend().rates
@@ -85,9 +85,9 @@ def get_limit(name: str) -> LimitDetail:
 
 
 def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
-    """Forget what was used and booked of this name, a pause and a lowered limit too. Whoever sleeps books again.
+    """Delete the usage, reservations, pause and lowered share of this name. Callers that sleep book again.
 
-    A limiter's tenants have books of their own, and keep them. Raises as ``get_limit`` does.
+    The limiter's tenants have books of their own, which stay. Raises as ``get_limit`` does.
     """
     known = _known(name)
     if known is None:
@@ -103,9 +103,9 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
 
 
 def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> LimitResult:
-    """Let only this share of the limit be in force, 1.0 being all of it: ``RateLimiter.adjust`` says for how long.
+    """Enforce only this share of the limit, 1.0 being all of it, for as long as ``RateLimiter.adjust`` states.
 
-    Raises as ``get_limit`` does, and ``TaskLockError`` for a share that cannot be.
+    Raises as ``get_limit`` does, and ``TaskLockError`` for an invalid share.
     """
     check_share(share)
     known = _known(name)
@@ -121,10 +121,10 @@ def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> Lim
 
 
 def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> LimitResult:
-    """Let nobody go for so long from now, in place of any other pause. Whoever waits keeps its turn.
+    """Let no call pass for ``seconds`` from now, replacing any other pause. Waiting callers keep their positions.
 
-    A call that may not wait so long is refused meanwhile, or put off, as its options say. Raises as ``get_limit`` does,
-    and ``TaskLockError`` for a time that cannot be: more than a week, say.
+    A call that may not wait that long is refused or deferred, as its options say. Raises as ``get_limit`` does, and
+    ``TaskLockError`` for an invalid time, such as more than a week.
     """
     if type(seconds) not in (int, float) or not 1 <= seconds <= LONGEST_PAUSE:
         raise TaskLockError(f"a limiter is paused for 1 to {LONGEST_PAUSE} seconds, not {seconds!r}")
@@ -142,7 +142,7 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
 
 
 def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
-    """End a pause, whoever asked for it. Those who wait go on in their order, within some seconds.
+    """End a pause, whatever its origin. Waiting callers proceed in their order, within some seconds.
 
     Raises as ``get_limit`` does.
     """
@@ -161,7 +161,7 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
 
 
 class _Known(NamedTuple):
-    """A limiter of which there are terms, and how it stands."""
+    """A limiter with its terms and its present usage."""
 
     store: RateStore
     terms: Terms
@@ -175,7 +175,7 @@ def _known(name: str) -> _Known | None:
 
 
 def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
-    """Return what the last callers had, and where the store has nothing, what the settings say."""
+    """Return the terms that the last callers stored, or else those of the settings."""
     found = dict(store.terms(names))
     configured = get_settings().RATE_LIMITS
     for name in names:
@@ -224,7 +224,7 @@ def _waiting(usage: RateUsage) -> int:
     ahead = max(window.ahead for window in usage.windows)
     if ahead:
         return max(0, ahead - usage.free)
-    # Paced limiters and buckets know when the last one goes, not how many are before it.
+    # Paced limiters and buckets store when the last caller may proceed, not how many precede it.
     span = max(0.0, usage.tail - usage.paused)
     return max(1, *(round(span * window.limit / window.window) for window in usage.windows)) if span else 0
 

@@ -1,4 +1,4 @@
-"""What the doors show of limiters: frozen values, in seconds, without tokens."""
+"""Limiters as the admin, REST and the commands show them: frozen values, in seconds, without tokens."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from django_tasklock.types import LockInfo
 
 
 class LimitState(enum.StrEnum):
-    """What a call to a rate limit meets now, in a word."""
+    """The present state of a rate limit."""
 
     OPEN = "open"
-    """A call that came now would go at once."""
+    """A call would be let through at once."""
     FULL = "full"
-    """It would wait for its turn."""
+    """A call would have to wait."""
     PAUSED = "paused"
-    """Nobody goes: the other side asked for a pause."""
+    """No call is let through: the remote side or an operator has paused it."""
     IDLE = "idle"
-    """Nothing is booked and its rates are not known here: none of its calls counts any more."""
+    """Nothing is booked and the rates are unknown here: no past call counts any more."""
 
     @property
     def label(self) -> Any:
-        """The word in the language of whoever reads it."""
+        """The state in the active language."""
         return _LABELS[self]
 
 
@@ -42,26 +42,26 @@ _LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class LimitView:
-    """One rate limit in a list."""
+    """A rate limit in a list."""
 
     name: str
-    """The name as ``RateLimiter.name`` has it; a tenant's has the limiter's before it."""
+    """The name as in ``RateLimiter.name``; that of a tenant begins with the limiter's."""
     limiter: str
-    """The limiter whose tenant it is; of a limiter itself its own name."""
+    """The limiter to which the tenant belongs; for a limiter itself, its own name."""
     tenant: str | None
-    """The tenant. Empty: the default one; ``None``: it is no tenant's."""
+    """The tenant; empty: the default tenant; ``None``: a limiter without tenant."""
     configured: bool
-    """True if ``TASKLOCK["RATE_LIMITS"]`` has it."""
+    """True if it is in ``TASKLOCK["RATE_LIMITS"]``."""
     algorithm: str
     rates: Sequence[str]
-    """The rates as configured, or as its last caller had them; none where it is idle."""
+    """The configured rates, or those of the last caller; empty if idle."""
     state: LimitState
     usage: RateUsage | None
-    """Its use. ``None``: it is idle, nothing counts any more and its rates are not known."""
+    """The present usage; ``None`` if idle."""
     waiting: int
-    """Units whose turn is still to come."""
+    """Units that still wait for their turn."""
     tenants: int
-    """The number of its tenants that were seen lately."""
+    """The number of tenants seen lately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,54 +71,54 @@ class LimitPage:
     limits: Sequence[LimitView]
     total: int
     next: int | None
-    """The offset to go on at; ``None``: there are no more."""
+    """The offset of the next page; ``None``: this is the last one."""
 
 
 @dataclass(frozen=True, slots=True)
 class PermitsView:
-    """A concurrency limiter. Its limit is its callers'; a store knows that of whoever has a permit."""
+    """A concurrency limiter. The limit is an argument of its callers; the store has it only for taken permits."""
 
     name: str
     limit: int | None
-    """The greatest limit that its members have; ``None``: it is not known."""
+    """The greatest limit among the members; ``None``: unknown."""
     waiting: int
-    """The number of those who wait in the store's queue; 0 where waiters poll."""
+    """The number of waiters in the store's queue; 0 if waiters poll."""
     members: Sequence[LockInfo]
-    """Who has a permit, the one that has it longest first."""
+    """The members, the longest holding first."""
 
     @property
     def used(self) -> int:
-        """The number of permits that are taken."""
+        """The number of taken permits."""
         return len(self.members)
 
 
 @dataclass(frozen=True, slots=True)
 class PermitsPage:
-    """A page of concurrency limiters of which somebody has a permit."""
+    """A page of concurrency limiters of which a permit is taken."""
 
     limiters: Sequence[PermitsView]
     more: bool
-    """True if there are more than are shown: ask for a part of their names."""
+    """True if there are more limiters than listed: narrow by part of the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class LimitDetail:
-    """One name, with all that is known of it."""
+    """All that is known about one name."""
 
     name: str
     limit: LimitView | None
-    """``None``: no rate limit of this name is known."""
+    """``None``: there is no known rate limit of this name."""
     tenants: Sequence[LimitView]
-    """The first of them, the one used last first; ``limit.tenants`` is how many there are."""
+    """The first tenants, the last used first; ``limit.tenants`` is their number."""
     permits: PermitsView | None
-    """``None``: nobody has a permit of this name, or the store keeps none."""
+    """``None``: no permit of this name is taken, or the store has no permits."""
     history: Sequence[Act]
     paused_by: Act | None = None
-    """Who paused it from a page or a command; ``None``: nobody, or that is over."""
+    """The operator's action that paused it; ``None`` if there is none or it is over."""
 
 
 class LimitOutcome(enum.StrEnum):
-    """The outcome of an act."""
+    """The outcome of an action on a limiter."""
 
     RESET = "reset"
     CHANGED = "changed"
@@ -126,26 +126,26 @@ class LimitOutcome(enum.StrEnum):
     RESUMED = "resumed"
     RELEASED = "released"
     UNKNOWN = "unknown"
-    """No such limiter is known: nothing was done."""
+    """There is no known limiter of this name: nothing was done."""
     NOT_HELD = "not_held"
-    """No such member has a permit any more: nothing was to be done."""
+    """The member has no permit any more: there was nothing to do."""
     NOT_PAUSED = "not_paused"
-    """It is not paused: nothing was to be done."""
+    """The limiter is not paused: there was nothing to do."""
 
 
 class LimitResult(NamedTuple):
-    """One act that was done, or not."""
+    """The result of an action on a limiter."""
 
     name: str
     outcome: LimitOutcome
     share: float | None = None
-    """The share of the limit that is in force now."""
+    """The share of the limit in force now."""
     before: float | None = None
-    """The share of the limit that was in force until then."""
+    """The share of the limit in force before."""
     member: LockInfo | None = None
-    """Who lost its permit."""
+    """The member whose permit was released."""
     seconds: float = 0.0
-    """For how long nobody goes now; of a limiter that goes on: for how long nobody would have gone."""
+    """The length of the new pause; after a resume, what remained of the old one."""
 
     def __bool__(self) -> bool:
         return self.outcome not in (LimitOutcome.UNKNOWN, LimitOutcome.NOT_HELD, LimitOutcome.NOT_PAUSED)

@@ -1,4 +1,4 @@
-"""Everything that is known of one name, held or not."""
+"""Everything that is known about one name, held or not."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from django_tasklock.types import Record
 logger = logging.getLogger("django_tasklock")
 
 LISTED = 100
-"""Parked messages of a lock that are listed; all of them are counted."""
+"""Parked messages listed per lock; all of them are counted."""
 
 
 def get_lock(name: str) -> LockDetail:
-    """Return what is known of ``name``: ``detail.lock`` is ``None`` if nobody has it and nobody let it lapse.
+    """Return all that is known about ``name``; ``detail.lock`` is ``None`` if the lock is neither held nor orphaned.
 
-    What the database would add is left out, and logged, if it cannot be asked. Raises ``BackendUnavailable``,
-    and ``TaskLockError`` for a name that cannot be.
+    If the database fails, its part is left out and a warning logged. Raises ``BackendUnavailable``, and
+    ``TaskLockError`` for an invalid name.
     """
     from django_tasklock.celery import parked_messages
 
@@ -51,22 +51,20 @@ def get_lock(name: str) -> LockDetail:
 
 
 def find_lock(name: str) -> LockView | None:
-    """Return who has ``name``, in one trip; ``None``: nobody. Raises as ``get_lock`` does. What is parked is not
-    counted.
-    """
+    """Return the lock if it is held, in one round trip, without counting messages. Raises as ``get_lock`` does."""
     record = get_backend().get(bare_name(name))
     return None if record is None else view(record, 0)
 
 
 def find_row(name: str) -> RowSide | None:
-    """Return the guarded row of the lock ``name``, without all the rest of ``get_lock``, which raises the same."""
+    """Return the guarded row of the lock ``name``, without the rest of ``get_lock``. Raises as ``get_lock`` does."""
     bare = bare_name(name)
     record = get_backend().get(bare)
     return None if record is None else _row(record)
 
 
 def _orphaned(name: str) -> Record | None:
-    """Return what its last holder left behind, looked for among the first that lapsed."""
+    """Return the orphaned entry of this name, if it is among the first hundred that match it."""
     page = if_supported(lambda: get_backend().page(Query("orphaned", text=name, limit=100)))
     return None if page is None else next((record for record in page.records if record.name == name), None)
 

@@ -1,4 +1,4 @@
-"""Why a lock is as it is, in sentences."""
+"""Why a lock is in its state, in sentences."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def explain(
     row: RowSide | None,
     parked: int,
 ) -> list[str]:
-    """Return the sentences, ``parked`` being how many messages wait for it, in the language of whoever asks."""
+    """Return the sentences in the active language; ``parked`` is the number of messages that wait for the lock."""
     found = []
     if record is None or lock is None:
         found.append(_("Nobody has this lock."))
@@ -39,7 +39,7 @@ def explain(
 
 
 def explain_awaited(found: Sequence[Awaited]) -> list[str]:
-    """Return what the holder of a lock waits for itself, in sentences."""
+    """Return, in sentences, what the holder of a lock waits for."""
     sentences = []
     for one in found:
         values = {"name": one.name, "span": span(one.waited), "holder": one.held_by}

@@ -1,4 +1,4 @@
-"""Pages of locks, with what the doors show of each."""
+"""Pages of locks, with what the admin, REST and the commands show of each."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
-MOST = 1000  # locks of one page
-PATIENCE = 1.0  # seconds of looking: each step looks through thousands, and lets others be served between
+MOST = 1000  # locks per page
+PATIENCE = 1.0  # seconds for a search; each step reads thousands, and the store serves others in between
 
 
 def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
-    """Return some locks. Index range reads in the store, one query for what is parked behind them.
+    """Return a page of locks: index range reads in the store, and one query for the messages parked behind them.
 
-    With ``query.waiting`` those behind which messages are parked are found only if a caller waits as well.
-    Raises ``TaskLockError`` for a query that cannot be, ``BackendUnavailable``.
+    With ``query.waiting``, a lock behind which messages are parked is included only if a caller waits for it as well.
+    Raises ``TaskLockError`` for an invalid query, and ``BackendUnavailable``.
     """
     if not 0 <= query.limit <= MOST or query.offset < 0:
         raise TaskLockError(f"limit must be 0 to {MOST} and offset 0 or more, not {query.limit} and {query.offset}")
@@ -40,7 +40,7 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
 
 
 def _found(query: Query) -> Page:
-    """Return a page; where something is looked for, through as many locks as that takes, for a second or so."""
+    """Return a page; for a search, read on for about a second until the page is full."""
     page: Page = get_backend().page(query)
     if not query.searches:
         return page
@@ -53,12 +53,12 @@ def _found(query: Query) -> Page:
 
 
 def count_locks() -> Counts:
-    """Return how many locks there are of each kind. Raises ``BackendUnavailable``."""
+    """Return the number of locks of each kind. Raises ``BackendUnavailable``."""
     return get_backend().counts()
 
 
 def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
-    """Return what the doors show of one lock."""
+    """Return one lock as the admin, REST and the commands show it."""
     return LockView(
         info=lock_info(record),
         state=state_of(record, orphaned),
@@ -72,7 +72,7 @@ def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
 
 
 def state_of(record: Record, orphaned: bool = False) -> LockState:
-    """Return what is left of a lock's lease, in a word."""
+    """Return the state of a lock's lease."""
     if orphaned:
         return LockState.ORPHANED
     if record.ttl is None:
@@ -81,7 +81,7 @@ def state_of(record: Record, orphaned: bool = False) -> LockState:
 
 
 def parked_behind(names: Sequence[str]) -> Mapping[str, int]:
-    """Return how many messages wait for each of the locks; nothing, and a log line, if the table cannot be asked."""
+    """Return the number of messages parked behind each lock; nothing, and a logged warning, if the database fails."""
     from django_tasklock.celery.parking.listing import count_parked_by_name
 
     try:

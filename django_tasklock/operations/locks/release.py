@@ -1,8 +1,8 @@
-"""Taking a lock away from its holder, or asking for it.
+"""Release a lock by force, or request its release from the holder.
 
-Of a guarded row the claim is revoked first: epoch + 1 and the chosen state, committed, and only
-then the lock goes. So whoever takes the lock next meets a row that it can claim, and the old
-holder, which goes on running, one that refuses whatever it writes.
+The claim on a guarded row is revoked first: epoch + 1 and the chosen state are committed, and only then the lock is
+deleted. So the next holder finds a row that it can claim, and the row refuses all further writes of the old holder,
+which goes on running.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from django_tasklock.types import Record, fingerprint as fingerprint_of
 def release_lock(
     name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None, row_state: Any = None
 ) -> Result:
-    """Take the lock away from its holder, who goes on running; of a guarded row it cannot write any more.
+    """Release the lock by force; its holder goes on running, but can no longer write to its guarded row.
 
-    ``fingerprint``: of the token that was shown; if somebody else has the lock by now nothing is done. ``row_state``:
-    what the row is left in, one of ``RowSide.states``; by default the guard's own choice.
+    ``fingerprint``: of the token that was shown; if the lock has another holder by now, nothing is done. ``row_state``:
+    the state to leave the row in, one of ``RowSide.states``; by default the first.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name or state that cannot be, ``TransactionOpen`` inside
-    ``atomic()``, because the row must be committed before the lock goes.
+    Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, and ``TransactionOpen`` inside
+    ``atomic()``, because the row must be committed before the lock is deleted.
     """
     bare, record, refused = _shown(name, fingerprint)
     if refused is not None:  # a Result that is false
@@ -53,9 +53,9 @@ def release_lock(
 
 
 def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None) -> Result:
-    """Ask the holder to give the lock back: it hears of it at its next heartbeat or ``ensure_held()``.
+    """Request a release from the holder, which learns of it at its next heartbeat or ``ensure_held()``.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
+    Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a holder that cannot react.
     """
     bare, record, refused = _shown(name, fingerprint)
     if refused is not None:  # a Result that is false
@@ -77,7 +77,7 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
 
 
 def take_away(record: Record, revoked: bool = False) -> Result:
-    """Compare and delete: the lock of exactly this acquisition, or nothing."""
+    """Delete the lock if it still belongs to this acquisition (compare and delete)."""
     removed = get_backend().remove(record.name, record.token)
     if removed is None:
         return _gone(record.name, record, revoked)
@@ -86,7 +86,7 @@ def take_away(record: Record, revoked: bool = False) -> Result:
 
 
 def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
-    """Return the lock; and a refusal if it is not the one that was shown."""
+    """Return the name and the lock, and a refusal if it is not the lock that was shown."""
     bare = bare_name(name)
     record = get_backend().get(bare)
     if record is None or fingerprint is None or fingerprint_of(record.token) == fingerprint:
@@ -120,7 +120,7 @@ def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
 
 
 def _said(row: LockedRow | None, revoked: bool, state: Any, record: Record) -> str:
-    """Return what was done to the row, for the audit trail."""
+    """Return what was done to the row, as text for the audit trail."""
     if row is None:
         what = printable(record.holder.row)
         return f", {what} not fenced: no guard of it is known here" if what else ""

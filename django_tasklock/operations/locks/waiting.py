@@ -1,4 +1,4 @@
-"""Who waits for a lock, and what its holder waits for itself."""
+"""Who waits for a lock, and what its holder waits for in turn."""
 
 from __future__ import annotations
 
@@ -17,41 +17,41 @@ from django_tasklock.texts import printable
 from django_tasklock.types import Holder, monotonic
 
 SHOWN = 50
-"""Waiters of one lock that are named; all of them are counted."""
+"""Waiters listed per lock; all of them are counted."""
 LOOKED_AT = 50
-"""Locks that somebody waits for, and limiters, whose queues are looked through."""
+"""Locks with waiters, and limiters, whose queues are searched."""
 PATIENCE = 0.3
-"""Seconds of looking for such locks."""
+"""Seconds spent on finding locks with waiters."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaiterInfo:
-    """Somebody who waits in its process for a lock or a permit."""
+    """A waiter for a lock or a permit."""
 
     holder: str
-    """Host, process, task: for people."""
+    """Host, process and task, as text."""
     task: str
     task_id: str
     since: datetime
     waited: float
     """Seconds."""
     present: bool
-    """False if it has not looked for some seconds: it is passed over, its process may have been stopped."""
+    """False if the waiter has not polled for some seconds: it is skipped, as its process may have been stopped."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitersPage:
-    """The first of those who wait."""
+    """The first waiters of a queue."""
 
     waiters: Sequence[WaiterInfo]
     total: int
     known: bool
-    """False where waiters poll, as with the database: then nobody knows who waits."""
+    """False if waiters poll without a queue, as with the database: they are then unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """Something that the holder of a lock waits for itself."""
+    """A lock, permit or rate that the holder of a lock waits for."""
 
     kind: Literal["lock", "permit", "rate"]
     name: str
@@ -59,17 +59,17 @@ class Awaited:
     waited: float
     """Seconds."""
     held_by: str
-    """Who has it; empty where that is not known, or several have a permit."""
+    """The holder; empty if it is unknown or if several hold a permit."""
     sure: bool
-    """True if it is the same task; False if it is the same process, of which another thread may wait."""
+    """True if the same task waits; False if the same process waits, possibly in another thread."""
     deadlock: bool
-    """True if whoever has it waits for the first lock: neither goes on before one of them gives up."""
+    """True if the holder of that lock waits for the first lock: neither proceeds until one gives up."""
 
 
 def list_waiters(name: str, limit: int = SHOWN) -> WaitersPage:
-    """Return who waits for a lock, the longest first: one question to the store.
+    """Return the waiters of a lock, the longest waiting first, in one round trip.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
+    Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name.
     """
     backend = get_backend()
     found = backend.waiters(bare_name(name), limit)
@@ -79,11 +79,12 @@ def list_waiters(name: str, limit: int = SHOWN) -> WaitersPage:
 def find_awaited(name: str) -> list[Awaited]:
     """Return what the holder of a lock waits for: other locks, permits of concurrency limiters, a rate.
 
-    Its place in their queues says so: nothing is written for it. Looked through are the queues of the first fifty locks
-    that somebody waits for and of as many limiters, for a third of a second. Whoever sleeps for a second and more until
-    its rate lets it go notes that of the locks that it has. Where waiters poll nothing is known.
+    The first two are found by the holder's entries in queues, so nothing is written for them. Searched are the queues
+    of the first fifty locks with waiters and of as many limiters, for a third of a second. A caller that sleeps for a
+    second or more until a rate lets it proceed records that in the locks it holds. Where waiters poll, nothing is
+    known.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for a name that cannot be.
+    Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name.
     """
     backend = get_backend()
     bare = bare_name(name)
@@ -113,7 +114,7 @@ def find_awaited(name: str) -> list[Awaited]:
 
 
 def _waited_for(name: str) -> Iterator[str]:
-    """Yield the names of other locks that somebody waits for."""
+    """Yield the names of other locks that have waiters."""
     query, ends, found = Query(waiting=True, limit=LOOKED_AT), monotonic() + PATIENCE, 0
     while True:
         page = if_supported(partial(get_backend().page, query))
@@ -133,7 +134,7 @@ def _limiters() -> list[str]:
 
 
 def _same(holder: Holder, waiter: Holder) -> bool:
-    """Tell whether it is the same process, and the same task where both say which one."""
+    """Return whether both are the same process, and the same task if both name one."""
     if holder.boot != waiter.boot or holder.pid != waiter.pid:
         return False
     return not (holder.task_id and waiter.task_id) or holder.task_id == waiter.task_id

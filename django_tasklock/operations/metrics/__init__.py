@@ -1,6 +1,6 @@
-"""What was counted of locks, limiters and messages, and how things stand now: what the admin, REST and Prometheus show.
+"""Counts of locks, limiters and messages, and their present state, as the admin, REST and Prometheus show them.
 
-Counts are those of all processes, killed ones included: the store keeps them, with the verb that did it.
+The counts are those of all processes, killed ones included: the store counts in the same step as it acts.
 """
 
 from django_tasklock.operations.metrics.gauges import Gauges, LimiterGauge, read_gauges

@@ -1,4 +1,4 @@
-"""How things stand now."""
+"""The present state of locks, limiters, messages and sweeps."""
 
 from __future__ import annotations
 
@@ -22,58 +22,58 @@ from django_tasklock.operations.sweep.runs import last_sweep_age, sweep_runs
 logger = logging.getLogger("django_tasklock")
 
 T = TypeVar("T")
-MOST_WAITED_FOR = 1000  # locks that somebody waits for, whose waiters are counted
+MOST_WAITED_FOR = 1000  # locks with waiters whose waiters are counted
 MOST_LIMITERS = 100
 
 
 @dataclass(frozen=True, slots=True)
 class LimiterGauge:
-    """One limiter, of rates or of concurrency."""
+    """The present state of a rate limit or a concurrency limiter."""
 
     limiter: str
     type: str
     """``rate`` or ``concurrency``."""
     used: int
-    """Calls in the window that ends now, of the rate that is nearest to its limit; or permits that are taken."""
+    """Calls in the window that ends now, for the rate nearest to its limit; or the number of taken permits."""
     limit: int | None
-    """In force now; ``None``: it is not known."""
+    """The limit in force; ``None``: unknown."""
     per_minute: float | None = None
-    """Calls a minute, by the window of that rate; of a concurrency limiter ``None``."""
+    """Calls per minute in the window of that rate; ``None`` for a concurrency limiter."""
     waiting: int = 0
     paused: float = 0.0
-    """Seconds for which nobody goes, after a pushback."""
+    """Seconds until a pause ends, 0 if not paused."""
 
     @property
     def ratio(self) -> float | None:
-        """The share of the limit that is used."""
+        """The used share of the limit."""
         return self.used / self.limit if self.limit else None
 
 
 @dataclass(frozen=True, slots=True)
 class Gauges:
-    """How things stand now. ``None``: it could not be asked, or the store cannot say."""
+    """The present state. ``None``: the request failed, or the store does not support it."""
 
     store_up: bool = True
     held: int | None = None
     no_expiry: int | None = None
     orphaned: int | None = None
     waiting: int | None = None
-    """Callers that wait in their processes, for the locks that expire first: five thousand are looked at."""
+    """Callers that wait for locks, counted for those of the five thousand locks that expire first."""
     longest_held: float | None = None
-    """Seconds that the oldest hold has lasted, among the same locks."""
+    """Seconds for which the oldest lock has been held, among the same five thousand."""
     parked: int | None = None
-    """Messages that wait for their locks in the database."""
+    """Messages parked in the database."""
     oldest_parked: float | None = None
-    """Seconds since the oldest of them was parked; 0 where there is none."""
+    """Seconds since the oldest of them was parked; 0 if there is none."""
     last_sweep_age: float | None = None
-    """Seconds since everything was swept; ``None`` also where that is not remembered."""
+    """Seconds since the last sweep of everything; ``None`` also if no such run is recorded."""
     stale_claims: int | None = None
-    """Claimed rows without a live lock that the last sweep found and did not put back; ``None``: none is remembered."""
+    """Claimed rows without a live lock that the last full sweep did not restore; ``None``: no such run is recorded."""
     limiters: Sequence[LimiterGauge] = field(default=())
 
 
 def read_gauges() -> Gauges:
-    """Return how things stand. What cannot be asked is ``None``, and logged. Never raises ``BackendUnavailable``."""
+    """Return the present state. A value that fails is ``None`` and logged. Never raises ``BackendUnavailable``."""
     try:
         get_backend().condition()
     except BackendUnavailable as error:
@@ -139,7 +139,7 @@ def _permits() -> list[LimiterGauge]:
 
 
 def _read(what: str, ask: Callable[[], T | None]) -> T | None:
-    """Return what ``ask`` returns; ``None`` if that cannot be known now, which is logged."""
+    """Return the result of ``ask``; ``None``, and a log line, if it fails."""
     try:
         return ask()
     except (TaskLockError, ImproperlyConfigured, Error) as error:

@@ -1,4 +1,4 @@
-"""The last holds of a name: who had the lock, when, and how that ended."""
+"""The last holds of a name: the holder, the time, and how each ended."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ from django_tasklock.names import bare_name
 
 @dataclass(frozen=True, slots=True)
 class PastHold:
-    """One hold that is over."""
+    """A hold that has ended."""
 
     name: str
     kind: str
     holder: str
-    """Host, process, task: for people."""
+    """Host, process and task, as text."""
     task: str
     task_id: str
     acquired_at: datetime
     ended_at: datetime
-    """Of one that expired: when its lease ended."""
+    """For an expired hold: when the lease ended."""
     held_for: float
     """Seconds."""
     ended: str
-    """``released``; ``expired``: its lease ran out; ``deleted``: its key was deleted or evicted; ``forced``."""
+    """``released``; ``expired``: the lease ran out; ``deleted``: the key was deleted or evicted; ``forced``."""
 
 
 def last_holds(name: str, limit: int = 20) -> list[PastHold]:
-    """Return the last holds of a lock, the latest first: ``TASKLOCK["HISTORY"]`` of them are kept for a week.
+    """Return the last holds of a lock, the latest first: ``TASKLOCK["HISTORY"]`` of them, for a week.
 
-    Kept are those of a second and more, and those that did not end with a release. One that expired is known when
-    somebody has found it. Raises ``BackendUnavailable``, ``TaskLockError`` where the store keeps none.
+    Holds of a second or more are recorded, and those that did not end with a release. An expired one is recorded when
+    its expiry is detected. Raises ``BackendUnavailable``, and ``TaskLockError`` if the store records none.
     """
     bare = bare_name(name)
     return [

@@ -1,4 +1,4 @@
-"""Counts of the store, and of the messages in the database."""
+"""Counts from the store, and of messages from the database."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ T = TypeVar("T")
 
 
 def read_totals() -> Totals:
-    """Return all that was counted. It never goes backwards, but begins at zero when the store loses its data.
+    """Return all counts. They only grow, but restart at zero when the store loses its data.
 
-    Messages are counted in the database: they are left out, and that is logged, while it cannot be asked. Raises
-    ``BackendUnavailable``, ``TaskLockError`` where the store counts nothing.
+    Messages are counted in the database; while it is down they are left out and a warning is logged. Raises
+    ``BackendUnavailable``, and ``TaskLockError`` if the store has no counts.
     """
     metrics = get_backend().metrics
     return totals_of(merged(metrics.totals(), _of_messages(metrics, lambda messages: messages.totals()) or {}))
 
 
 def read_hours(number: int = 24) -> list[HourOfCounts]:
-    """Return what was counted in each of the last hours, the running one last; two weeks are kept.
+    """Return the counts of each of the last hours, the current one last; two weeks are stored.
 
-    Hours in which nothing was counted are left out. Raises as ``read_totals`` does.
+    Hours without counts are left out. Raises as ``read_totals`` does.
     """
     metrics = get_backend().metrics
     hours: dict[int, Counted] = {}
@@ -43,7 +43,7 @@ def read_hours(number: int = 24) -> list[HourOfCounts]:
 
 
 def _of_messages(metrics: Metrics, ask: Callable[[Metrics], T]) -> T | None:
-    """Return what the database says, unless that was asked anyway, or cannot be asked."""
+    """Return the database's counts of messages; ``None`` if the store is the database, or if it is down."""
     from django_tasklock.backends.database.metrics import DatabaseMetrics
 
     if isinstance(metrics, DatabaseMetrics):

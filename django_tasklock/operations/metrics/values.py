@@ -1,4 +1,4 @@
-"""Counts for people and for Prometheus: frozen values, in seconds."""
+"""Counts as frozen values, in seconds."""
 
 from __future__ import annotations
 
@@ -10,37 +10,37 @@ from django_tasklock.backends.contract import metrics
 from django_tasklock.backends.contract.metrics import BOUNDS, Count, Counted
 
 SECONDS = tuple(bound / 1000 for bound in BOUNDS)
-"""Upper bounds of the buckets of every histogram but the last, which has none."""
+"""The upper bounds of all histogram buckets but the last, which has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many took how long."""
+    """A histogram of durations."""
 
     buckets: Sequence[int] = (0,) * (len(BOUNDS) + 1)
-    """The number in each bucket alone, not cumulative; ``Histogram.bounds`` are their upper bounds."""
+    """The number in each bucket alone, not cumulative; ``Histogram.bounds`` are the upper bounds."""
     seconds: float = 0.0
-    """All of them together."""
+    """The sum of all durations."""
 
     @property
     def bounds(self) -> Sequence[float]:
-        """Upper bounds in seconds of all buckets but the last, which has none."""
+        """The upper bounds, in seconds, of all buckets but the last, which has none."""
         return SECONDS
 
     @property
     def count(self) -> int:
-        """How many there were."""
+        """The number of durations."""
         return sum(self.buckets)
 
     @property
     def mean(self) -> float | None:
-        """Seconds that one took on average; ``None``: there was none."""
+        """The mean in seconds; ``None`` if there are none."""
         return self.seconds / self.count if self.count else None
 
     def quantile(self, share: float) -> float | None:
-        """Return seconds within which this ``share`` (0 to 1) of them was over; ``None``: there was none.
+        """Return the quantile for ``share`` (0 to 1) in seconds; ``None`` if there are no durations.
 
-        By straight lines inside the buckets, as Prometheus reckons; of the last bucket only its lower bound is known.
+        Interpolated linearly inside the buckets, as Prometheus does; for the last bucket only its lower bound is known.
         """
         wanted, below = share * self.count, 0
         for number, (in_it, bound) in enumerate(zip(self.buckets, SECONDS, strict=False)):
@@ -53,111 +53,111 @@ class Histogram:
 
 @dataclass(frozen=True, slots=True)
 class KindCounts:
-    """What happened to the locks of one kind.
+    """Counts of the locks of one kind.
 
     ``acquired`` is ``wait.count``, ``released`` is ``hold.count``. An acquisition ends in one of ``released``,
     ``expired``, ``deleted`` and ``forced``.
     """
 
     kind: str
-    """``video:{id}``, a task's name, or empty: locks without a kind."""
+    """``video:{id}``, or a task's name; empty: locks without a kind."""
     wait: Histogram = field(default_factory=Histogram)
-    """How long those who were granted it had waited; at once is 0."""
+    """How long successful callers waited; 0 if granted at once."""
     hold: Histogram = field(default_factory=Histogram)
-    """How long it was held by those who gave it back."""
+    """How long locks that their holders released were held."""
     expired: int = 0
-    """Leases that ran out, as far as somebody has found that out: the sweep does, or whoever wants the lock next."""
+    """Leases that ran out, counted when the sweep or the next caller detects it."""
     deleted: int = 0
-    """Locks that went before their time: deleted by hand, or evicted."""
+    """Keys that disappeared early: deleted by hand, or evicted."""
     lost: int = 0
-    """Holders that learned, while they ran, that the lock is not theirs any more."""
+    """Holders that found out, while they ran, that they had lost the lock."""
     forced: int = 0
-    """Locks that were taken away: by an operator, a sweep, or whoever knows that the holder's process is dead."""
+    """Locks released by force: by an operator, a sweep, or a caller that finds the holder's process dead."""
     transferred: int = 0
-    """Locks that went from a hold to the one that follows it, as over a retry; neither acquired nor released there."""
+    """Locks handed over from one hold to the next, as over a retry; counted neither as acquired nor as released."""
     conflicts: Mapping[str, int] = field(default_factory=dict)
-    """Times that it was busy, by what was to be done then: ``skip``, ``raise``, ``retry``, ``reject``, ``queue``,
-    ``coalesce``, and ``timeout`` of whoever had waited."""
+    """Conflicts, by what followed: ``skip``, ``raise``, ``retry``, ``reject``, ``queue``, ``coalesce``, and ``timeout``
+    for callers that had waited."""
 
     @property
     def acquired(self) -> int:
-        """How often it was granted."""
+        """The number of acquisitions."""
         return self.wait.count
 
     @property
     def released(self) -> int:
-        """How often it was given back by its holder."""
+        """The number of releases by the holder."""
         return self.hold.count
 
     @property
     def held(self) -> int:
-        """How many of the acquisitions have not ended, as far as is known: held now, or orphaned and not yet found."""
+        """Acquisitions without a known end: held now, or orphaned and not yet detected."""
         return max(0, self.acquired - self.released - self.expired - self.deleted - self.forced)
 
     @property
     def conflicted(self) -> int:
-        """How often it was busy."""
+        """The number of conflicts."""
         return sum(self.conflicts.values())
 
 
 @dataclass(frozen=True, slots=True)
 class LimiterCounts:
-    """What happened at one limiter, of rates or of concurrency."""
+    """Counts of one rate limit or concurrency limiter."""
 
     limiter: str
-    """Its name, or the template of its name; all tenants of a limiter are one, ``tavily:tenant``."""
+    """The name, or its template; all tenants of a limiter are counted together, as ``tavily:tenant``."""
     at_once: int = 0
-    """Calls that were let through at once."""
+    """Calls let through without waiting."""
     wait: Histogram = field(default_factory=Histogram)
-    """How long the others had to wait, or were told to: ``wait.count`` of them."""
+    """How long the other calls waited, or were told to wait: ``wait.count`` of them."""
     hold: Histogram = field(default_factory=Histogram)
-    """How long permits were held that were given back; of a rate limit nothing."""
+    """How long released permits were held; empty for a rate limit."""
     refused: int = 0
     cancelled: int = 0
-    """Reservations that were given back."""
+    """Reservations that were cancelled."""
     pushback: int = 0
-    """Times that the other side asked for a pause."""
+    """Pauses requested by the remote side."""
     expired: int = 0
     """Permits whose lease ran out."""
     forced: int = 0
-    """Permits that were taken away."""
+    """Permits released by an operator."""
 
     @property
     def permits(self) -> bool:
-        """Whether it is a concurrency limiter, as far as its counts tell: some permit has come back."""
+        """Whether the counts are those of a concurrency limiter: at least one permit has ended."""
         return bool(self.hold.count or self.expired or self.forced)
 
     @property
     def granted(self) -> int:
-        """How many calls were let through."""
+        """The number of calls let through."""
         return self.at_once + self.wait.count
 
 
 @dataclass(frozen=True, slots=True)
 class MessageCounts:
-    """What happened to the parked messages of one task."""
+    """Counts of the parked messages of one task."""
 
     kind: str
     """The task's name."""
     parked: int = 0
     promoted: int = 0
     superseded: int = 0
-    """``coalesce`` messages whose place a newer one took."""
+    """``coalesce`` messages replaced by a newer one."""
     taken_over: int = 0
-    """Messages that were started again after their worker had died."""
+    """Messages started again after their worker had died."""
 
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """All that was counted, over all processes. In each part the one with the most of it comes first."""
+    """The counts of all processes. Each part is sorted by the greatest count first."""
 
     kinds: Sequence[KindCounts] = ()
     limiters: Sequence[LimiterCounts] = ()
     messages: Sequence[MessageCounts] = ()
     stale_writes: Mapping[str, int] = field(default_factory=dict)
-    """Writes of overtaken claims that were refused, by model."""
+    """Refused writes of stale claims, by model."""
     late_renewals: int = 0
-    """Times that a worker renewed what it has from the broker much too late."""
+    """Renewals of message leases by workers that were much too late."""
 
     def of_kind(self, kind: str) -> KindCounts:
         """Return the counts of the locks of one kind; zeros if there is none."""
@@ -167,7 +167,7 @@ class Totals:
 
 @dataclass(frozen=True, slots=True)
 class HourOfCounts:
-    """What was counted within one hour."""
+    """The counts of one hour."""
 
     begins: datetime
     """In UTC."""
@@ -175,7 +175,7 @@ class HourOfCounts:
 
 
 def totals_of(counted: Counted) -> Totals:
-    """Return what a store has counted, in words."""
+    """Convert the raw counts of a store."""
     kinds: dict[str, dict[str, Count]] = {}
     for (event, kind), count in counted.items():
         kinds.setdefault(kind, {})[event] = count

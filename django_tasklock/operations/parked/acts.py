@@ -1,4 +1,4 @@
-"""What operators do to parked messages: one is published now, a dead one waits again, or one is discarded."""
+"""Operators' actions on parked messages: publish one now, requeue a dead one, or discard one."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from django_tasklock.operations.values import Actor
 
 
 def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = False) -> str:
-    """Let a dead message wait for its lock again; empty if it does, otherwise why not.
+    """Requeue a dead message, so that it waits for its lock again. Return "", or the reason why it was not requeued.
 
-    ``sign``: you know that a worker of an older version has parked it, which did not sign. Raises
-    ``BackendUnavailable``.
+    ``sign``: the operator confirms that a worker of an older version, which did not sign messages, has parked it.
+    Raises ``BackendUnavailable``.
     """
     from django_tasklock.celery.parking.manual import requeue
 
@@ -22,10 +22,10 @@ def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = Fa
 
 
 def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
-    """Publish a parked message now, if its lock is free and it is its turn; empty if it was, otherwise why not.
+    """Publish a parked message now if its lock is free and it is next. Return "", or the reason why it was not.
 
-    Workers do the same every few seconds; a message that was published before it and is lost is not waited for here.
-    Raises ``BackendUnavailable``.
+    Workers do the same every few seconds; unlike them, this does not wait for an earlier message that was published and
+    lost. Raises ``BackendUnavailable``.
     """
     from django_tasklock.celery.parking.manual import publish
 
@@ -37,7 +37,7 @@ def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
 
 
 def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
-    """End a message that is parked or dead without having run, as ``REVOKED``; empty if it is gone, otherwise why not.
+    """Discard a parked or dead message: it ends as ``REVOKED`` without running. Return "", or why it was not discarded.
 
     Raises ``BackendUnavailable``.
     """

@@ -1,4 +1,4 @@
-"""Parked messages over all locks, a page at a time, each with why it waits."""
+"""Pages of the stored messages of all locks, each with the reason why it waits."""
 
 from __future__ import annotations
 
@@ -13,55 +13,55 @@ if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
 
 MOST = 500
-"""Messages of one page: of each lock that they wait for the store is asked once."""
+"""Messages per page; each of their locks costs a request to the store."""
 
 
 STATES = ("parked", "promoted", "running", "dead", "ended", "superseded")
-"""The states of kept messages, as ``ParkedInfo.state`` has them."""
+"""The states of stored messages, as in ``ParkedInfo.state``."""
 
 
 class ParkedQuery(NamedTuple):
-    """Which kept messages are wanted; what is empty does not narrow."""
+    """A filter of stored messages; empty fields match everything."""
 
     state: str = ""
     """One of ``STATES``."""
     text: str = ""
-    """A message's id, or the name of a lock; or else a part of the name of a lock or of a task."""
+    """A message's id or a lock's name; otherwise part of the name of a lock or task."""
     ids: tuple[str, ...] = ()
     """Only messages with these ids."""
     newest: bool = False
-    """True: whoever was parked last comes first."""
+    """True: sort by the time of parking, the latest first."""
     after: int = 0
-    """The ``ParkedInfo.id`` to go on behind."""
+    """The ``ParkedInfo.id`` of the last message of the previous page."""
     limit: int = 50
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedView:
-    """One kept message."""
+    """A stored message."""
 
     info: ParkedInfo
     why: Sequence[str]
-    """What it waits for, in sentences, in the language of whoever reads them."""
+    """Why it waits: sentences in the active language."""
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedPage:
-    """Some kept messages."""
+    """A page of stored messages."""
 
     messages: Sequence[ParkedView]
     counts: Mapping[str, int]
-    """How many there are in each state, before any filter."""
+    """The number of messages in each state, before any filter."""
     next: int | None
-    """Ask for those ``after`` this to go on; ``None``: there are no more."""
+    """Pass it as ``after`` to read the next page; ``None``: this is the last page."""
     store_down: bool
-    """True if the lock store could not be asked, so that it is not known what they wait for."""
+    """True if the lock store was unavailable, so that the reasons are incomplete."""
 
 
 def list_parked(query: ParkedQuery = ParkedQuery()) -> ParkedPage:  # noqa: B008  # frozen
-    """Return a page of the kept messages: four statements, and a question to the store for each lock.
+    """Return a page of the stored messages: four statements, and a request to the store for each lock.
 
-    Raises ``TaskLockError`` for a page that cannot be, ``BackendUnavailable`` while the database is down.
+    Raises ``TaskLockError`` for an invalid page, and ``BackendUnavailable`` while the database is down.
     """
     from django_tasklock.celery.parking import store
     from django_tasklock.celery.parking.listing import info_of
@@ -77,5 +77,5 @@ def list_parked(query: ParkedQuery = ParkedQuery()) -> ParkedPage:  # noqa: B008
 
 
 def find_parked(task_id: str) -> ParkedView | None:
-    """Return one kept message; ``None``: there is no such message. Raises as ``list_parked`` does."""
+    """Return one stored message; ``None`` if there is none with this id. Raises as ``list_parked`` does."""
     return next(iter(list_parked(ParkedQuery(ids=(task_id,), limit=1)).messages), None)

@@ -1,4 +1,4 @@
-"""Why a kept message waits, in sentences."""
+"""Why a stored message waits, in sentences."""
 
 from __future__ import annotations
 
@@ -21,12 +21,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_tasklock")
 
 LATE = 10.0
-"""Seconds after which a message that was put back should have been taken."""
+"""Seconds within which a worker normally takes a promoted message."""
 
 
 class Reasons:
-    """What these messages wait for: two statements for all of them, and of each lock one or two questions to the store,
-    as they are needed."""
+    """The reasons why messages wait: two statements for all, and one or two requests per lock when needed."""
 
     def __init__(self, messages: Sequence[ParkedInfo]) -> None:
         from django_tasklock.celery.parking import store
@@ -36,10 +35,10 @@ class Reasons:
         self._moving = store.moving_of(sorted({info.name for info in waiting}))
         self._held: dict[str, Record | None] = {}
         self.store_down = False
-        """True once the store could not be asked."""
+        """True once the lock store was unavailable."""
 
     def of(self, info: ParkedInfo) -> list[str]:
-        """Return the sentences, in the language of whoever asks."""
+        """Return the sentences in the active language."""
         values = {"ago": span(info.changed), "problem": info.problem, "holder": info.holder, "n": info.attempts}
         if info.state == "parked":
             found = self._parked(info)

@@ -1,10 +1,10 @@
-"""The sweep: find what crashed holders left, and put it right, on evidence, never on age alone.
+"""The sweep: find what crashed holders left behind and repair it, on evidence, never on age alone.
 
-Three kinds of evidence are compared: the index of locks, the guarded rows, and whether the holders' processes run.
-Everything is looked at twice, with a pause between: a look marks what it found by the token that it saw, and what is
-done after the second one is done only if that is unchanged, through the same conditional UPDATE and compare-and-delete
-as everybody else uses. So any number of sweeps may run at once, none holds anything that others wait for, and one may
-be killed at any moment.
+It compares three kinds of evidence: the index of locks, the guarded rows, and whether the holders' processes run.
+Everything is checked twice, with a pause in between: the first pass records the token of each suspect, and after the
+second one the sweep acts only on unchanged suspects, by the same conditional UPDATE and compare-and-delete that every
+caller uses. So any number of sweeps may run at once, none holds anything that others wait for, and one may be killed at
+any moment.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ __all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally"
 logger = logging.getLogger("django_tasklock")
 
 PAUSE = 2.0
-"""Seconds between the two looks: longer than a body that began in an outage takes to get its lock when that is over."""
+"""Seconds between the two passes: longer than a body that began in an outage takes to acquire its lock afterwards."""
 BLIND = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"
 
 
@@ -57,15 +57,15 @@ def sweep(
 ) -> SweepReport:
     """Sweep once. Classes, evidence and actions are in docs/sweep.md.
 
-    ``dry_run``: look twice, and do nothing. ``older_than``: only locks that were held, entries that lapsed and messages
-    that were parked at least so long ago; rows have no age and are left out. ``prefix``: only locks that begin so.
+    ``dry_run``: check twice, and change nothing. ``older_than``: only locks held, entries orphaned and messages parked
+    for at least so long; rows have no age and are left out. ``prefix``: only locks whose names begin with it.
     ``models``: only rows of these guarded models (or labels), and locks that name one. ``requeue``: publish the task of
-    every row that is put back. ``by``: who is named in the audit trail. ``pause``: seconds between the two looks.
-    ``longest``: seconds after which it ends between two steps, which takes some seconds more; what it did not come to
-    is said in ``left_out``, and it does not count as a sweep of everything.
+    every row that is restored. ``by``: the actor in the audit trail. ``pause``: seconds between the two passes.
+    ``longest``: seconds after which the sweep stops at the next step, which may take some seconds more; what it did not
+    reach is listed in ``left_out``, and the run does not count as a sweep of everything.
 
-    Raises ``BackendUnavailable`` when the store or the database is down, and ``TaskLockError`` for arguments that
-    cannot be meant, ``TransactionOpen`` inside ``atomic()``. What was swept before that is swept.
+    Raises ``BackendUnavailable`` when the store or the database is down, ``TaskLockError`` for invalid arguments, and
+    ``TransactionOpen`` inside ``atomic()``. Changes made before the exception stay.
     """
     options = SweepOptions.checked(dry_run, older_than, prefix, models, requeue, by, pause)
     from django_tasklock.celery.task_modules import import_task_modules
@@ -78,10 +78,10 @@ def sweep(
         options = replace(options, ends=monotonic() + longest)
     try:
         with ExitStack() as stack:
-            for _ in range(2):  # a time limit that strikes in the first leaves it to the second
+            for _ in range(2):  # if a time limit interrupts the first call, the second does the rest
                 stack.callback(notes.write, options.by)
             _sweep(get_backend(), options, notes)
-    except (OperationalError, InterfaceError) as error:  # where nothing can be written down
+    except (OperationalError, InterfaceError) as error:  # the run cannot be recorded without the database
         raise BackendUnavailable(f"the database could not be asked: {error}") from error
     except BackendUnavailable as error:
         record_run(options, notes.report(), f"the store could not be asked: {error}")
@@ -104,7 +104,7 @@ def sweep(
 def _sweep(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
     guards = Guards(options)
     for alias in {router.db_for_write(model) for model in guards.entries}:
-        with durable(alias, "sweep"):  # what is put back must be committed before the lock goes
+        with durable(alias, "sweep"):  # a restored row must be committed before its lock is deleted
             pass
     for label in guards.unknown:
         notes.leave_out(f"rows of {label}: there is no such model")
@@ -138,7 +138,7 @@ def _forget_old_acts() -> None:
     days = get_settings().AUDIT_DAYS
     try:
         removed = 0 if days is None else forget_old_acts(days)
-    except Error as error:  # the sweep does without a trail, as all acts do
+    except Error as error:  # the audit trail is optional here, as for all actions
         logger.warning("sweep: old entries of the audit trail could not be removed: %s", error)
         return
     if removed:

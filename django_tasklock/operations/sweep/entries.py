@@ -1,4 +1,4 @@
-"""Index entries of locks that lapsed: forgotten in bulk, each after a look that is part of the same step."""
+"""Index entries of orphaned locks: deleted in bulk; the store checks each in the same step."""
 
 from __future__ import annotations
 
@@ -9,22 +9,23 @@ from django_tasklock.operations.sweep.report import Kind, SweepLog
 from django_tasklock.operations.sweep.stream import of_kind
 
 AT_ONCE = 1000
-"""Entries in one step: the store serves nobody else meanwhile."""
+"""Entries per step; the store serves no other client during a step."""
 
 
 def sweep_entries(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
-    """Forget index entries of locks that lapsed, or count them in a dry run. A lock that exists is never touched."""
+    """Delete index entries of orphaned locks, or count them in a dry run. An existing lock is never touched."""
     before = None
     if options.age is not None:
         oldest = backend.page(Query("orphaned", limit=1)).records
         if not oldest:
             return
-        before = oldest[0].now - options.age  # by the store's clock
+        before = oldest[0].now - options.age  # on the store's clock
     if options.dry_run:
         _count(backend, before, options, notes)
         return
     offset = idle = 0
-    while idle < 2 and not options.over:  # a step whose entries all exist puts them where they belong, and is no end
+    # One step without a change may be due to entries of existing locks, which it moves to their index: that is no end.
+    while idle < 2 and not options.over:
         pruned = backend.prune(AT_ONCE, lapsed_before=before, prefix=options.prefix, offset=offset)
         offset += pruned.kept
         idle = 0 if any(pruned) else idle + 1
@@ -44,4 +45,4 @@ def _count(backend: LockStore, before: int | None, options: SweepOptions, notes:
         notes.looked_at["entries"] += len(page)
         notes.count(Kind.EXPIRED, found=number, acted=number)
         if len(old) < len(page) or options.over:
-            return  # the one that lapsed first comes first
+            return  # entries are sorted by the end of their leases, so the rest is too recent

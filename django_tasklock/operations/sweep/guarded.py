@@ -1,4 +1,4 @@
-"""The guarded rows: which guard is whose, and what a row says."""
+"""The guarded rows: which guards apply to a row, and its values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from django_tasklock.types import Record
 
 
 class Side(NamedTuple):
-    """The row that a lock names. ``row``: ``None`` if it is gone; ``model``: that of its table."""
+    """The row that a lock names. ``row``: ``None`` if it does not exist; ``model``: the one that has the table."""
 
     model: type[Model]
     pk: Any
@@ -28,7 +28,7 @@ class Side(NamedTuple):
 
 
 class Guards:
-    """Every registered guard, by the model whose table has the rows: a proxy's with those of its model."""
+    """All registered guards by the model that has the table: those of a proxy with those of its model."""
 
     def __init__(self, options: SweepOptions) -> None:
         self.entries: dict[type[Model], list[Guarded]] = {}
@@ -48,10 +48,10 @@ class Guards:
             self.entries = {table: self.entries[table] for table in options.models}
 
     def claims(self) -> Iterator[tuple[type[Model], Q, str, list[Guarded]]]:
-        """Return (model, which rows may be claimed, what to read them by, the guards that may have claimed them).
+        """Yield (model, filter of claimed rows, ordering column, guards that may have claimed them).
 
-        Of a model with tokens a claimed row has one, whatever state its body has moved it to: those of its guards are
-        looked through, or all by an index of the tokens. Of others the state alone tells.
+        A claimed row of a model with tokens has one, whatever state its body has moved it to: searched are the states
+        of its guards, or all rows with a token if an index begins with it. Without tokens, the state alone tells.
         """
         for model, entries in self.entries.items():
             if has_token_columns(model) and TOKEN in indexed(model):
@@ -60,12 +60,12 @@ class Guards:
             groups: dict[str, list[Guarded]] = {}
             for one in entries:
                 groups.setdefault(one.guard.field, []).append(one)
-            seen = Q()  # by another state column: a row with a token is looked at once
+            seen = Q()  # rows found by an earlier state column: a row with a token is checked once
             for field, group in groups.items():
                 states = {one.guard.claim_as for one in group}
                 if has_token_columns(model):
                     states.update(*(one.guard.claim_from for one in group))
-                for state in sorted(states, key=repr):  # one at a time: the index has them in order of the keys
+                for state in sorted(states, key=repr):  # one state at a time: the index is then in primary key order
                     where = Q(**{field: state})
                     if has_token_columns(model):
                         yield model, where & ~Q(**{TOKEN: ""}) & ~seen, "pk", entries
@@ -75,14 +75,12 @@ class Guards:
                     seen |= Q(**{f"{field}__in": states})
 
     def row_of(self, record: Record) -> tuple[type[Model], Any] | None:
-        """Return the model and the primary key of the row that a lock names; ``None``: none of a guarded model."""
+        """Return the model and primary key of the row that a lock names; ``None`` if its model has no guard."""
         named = named_row(record)
         return named if named is not None and named[0] in self.entries else None
 
     def sides(self, records: Iterable[Record]) -> dict[str, Side]:
-        """Return the rows that these locks name, by what ``Holder.row`` calls them; those of unknown models are left
-        out.
-        """
+        """Return the rows that these locks name, keyed by ``Holder.row``; rows of unguarded models are left out."""
         named = {record.holder.row: row for record in records if (row := self.row_of(record)) is not None}
         keys: dict[type[Model], set[Any]] = {}
         for model, pk in named.values():
@@ -95,25 +93,25 @@ class Guards:
         return {text: Side(model, pk, rows.get((model, pk))) for text, (model, pk) in named.items()}
 
     def claimable(self, side: Side) -> bool:
-        """Return whether a task may still claim the row, by its state."""
+        """Return whether a task may still claim the row in its present state."""
         row = side.row
         return row is not None and any(row.claimable_by(one.guard) for one in self.entries[side.model])
 
     def of(self, side: Side, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
-        """Return the guard by which the holder of this lock claims its row; ``None`` if several may be meant."""
+        """Return the guard with which the holder of this lock claims its row; ``None`` if several may be meant."""
         return guard_of(record, side.pk, side.row, self.entries[side.model], task_of)
 
 
 def claiming(entries: list[Guarded], row: Row) -> list[Guarded]:
-    """Return the guards by which the row may have been claimed: those that claim as it is, else any."""
+    """Return the guards whose claimed state the row has, or else all of them."""
     return [one for one in entries if row.claimed_by(one.guard)] or entries
 
 
 def claimable_state(guard: StateGuard, has_token: bool, *, published: bool) -> Any:
-    """Return the state of a row that may be claimed again; ``None`` if there is none that tells it from a claimed one.
+    """Return a claimable state for the row; ``None`` if every such state looks like a claimed one.
 
-    A row with a token needs no other state. Without one, a row that may be claimed where it is would be found, and its
-    task published, again and again.
+    A row with a token may have any. A row without one, if claimable in its claimed state, would be found, and its task
+    published, again and again.
     """
     if has_token or guard.retry != guard.claim_as:
         return guard.retry

@@ -1,4 +1,4 @@
-"""Held locks: without expiry, overdue, of dead processes, of finished rows, and of rows that others have claimed."""
+"""Held locks: without expiry, overdue, of dead processes, of finished rows, and of rows with another claim."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, s
 from django_tasklock.types import Record
 
 RENEWED = 20
-"""Milliseconds by which the end of a lease must have moved to be a renewal: stores round."""
+"""Milliseconds by which a lease's end must move to count as renewed, because stores round."""
 
 
 class Suspect(NamedTuple):
-    """A lock at the first look."""
+    """A lock found in the first pass."""
 
     kind: Kind
     why: str
@@ -32,7 +32,7 @@ class Suspect(NamedTuple):
 
 
 class ClaimedRow(NamedTuple):
-    """The row of a lock, which the lock's holder has claimed by this guard."""
+    """The row of a lock, claimed by the lock's holder with this guard."""
 
     side: Side
     guard: Guarded
@@ -40,7 +40,7 @@ class ClaimedRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class LockSweep:
-    """The part of a sweep that looks at held locks."""
+    """The part of a sweep that checks held locks."""
 
     backend: LockStore
     guards: Guards
@@ -49,13 +49,13 @@ class LockSweep:
     notes: SweepLog
 
     def run(self) -> None:
-        """Look twice, and act on what the second look confirms."""
+        """Check twice, and act on what the second pass confirms."""
         for batch in second_look(self._suspects(), self.options.pause):
             for start in range(0, len(batch), PAGE):
                 self._again(batch[start : start + PAGE])
 
     def _suspects(self) -> Iterator[Suspect]:
-        """Look for the first time: what has no expiry, by an index of its own; then all that is held."""
+        """Yield the suspects of the first pass: locks without expiry, by an index of their own, then all held locks."""
         endless: set[str] = set()
         if self.backend.counts().no_expiry:
             for page in of_kind(self.backend, Query("no_expiry", limit=PAGE)):
@@ -78,7 +78,7 @@ class LockSweep:
                 yield Suspect(*found, record)
 
     def _again(self, batch: list[Suspect]) -> None:
-        """Look at each for the second time, and act: only if everything is as it was."""
+        """Check each suspect again, and act if nothing has changed."""
         seen = [self.backend.get(suspect.record.name) for suspect in batch]
         sides = self.guards.sides(record for record in seen if record is not None)
         for suspect, now in zip(batch, seen, strict=True):
@@ -97,8 +97,8 @@ class LockSweep:
         if found is None or found[0] is not suspect.kind:
             return False
         if suspect.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > suspect.record.lease_ends + RENEWED:
-            return False  # somebody renews it
-        if suspect.kind in (Kind.DIFFERS, Kind.FINISHED):  # a look at the lock, the row, and the lock: of one moment
+            return False  # its holder renews it
+        if suspect.kind in (Kind.DIFFERS, Kind.FINISHED):  # lock, row, lock: so both states are of one moment
             after = self.backend.get(now.name)
             return after is not None and after.token == now.token
         return True
@@ -121,7 +121,7 @@ class LockSweep:
         return self.release(suspect, now, claimed, alive)
 
     def _bound(self, suspect: Suspect, now: Record) -> Finding:
-        """Give a lock without expiry one."""
+        """Give a lock without expiry a TTL."""
         ttl = _remaining(now)
         why = f"{suspect.why}: it ends in {ttl / 1000:.0f} s unless renewed"
         if self.options.dry_run:
@@ -130,7 +130,7 @@ class LockSweep:
         return _finding(suspect, Came.SWEPT if done else Came.CHANGED, why)
 
     def _claimed(self, side: Side, record: Record) -> ClaimedRow | None:
-        """Return the row that this lock's holder has claimed; ``None``: there is nothing to put back."""
+        """Return the row that this lock's holder has claimed; ``None`` if there is no row to restore."""
         if side.row is None or (side.row.token is not None and side.row.token != record.token):
             return None
         guard = self.guards.of(side, record, self.restorer.publisher.task_of)
@@ -139,9 +139,10 @@ class LockSweep:
         return ClaimedRow(side, guard)
 
     def release(self, suspect: Suspect, now: Record, claimed: ClaimedRow | None, alive: bool | None) -> Finding:
-        """Put the row back, then free the lock. With a task to be published it is the other way round: its worker is to
-        find the lock free, and a sweep that is killed in between leaves a claimed row without a lock, which the next
-        one finds.
+        """Restore the row, then release the lock; in reverse order if the task is to be published.
+
+        Its worker must find the lock free, and a sweep that is killed in between leaves a claimed row without a lock,
+        which the next sweep finds.
         """
         came = PutBackResult(False)
         first = self.options.requeue and alive is not True
@@ -163,7 +164,7 @@ class LockSweep:
 
 
 def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str] | None:
-    """Return the class of a lock, and the evidence; ``None``: nothing is wrong with it, as far as can be known."""
+    """Return the class of a lock and the evidence; ``None`` if nothing is wrong with it, as far as is known."""
     holder = record.holder
     if record.token and not holder.kept and holders.alive(holder) is False:
         return Kind.DEAD, f"process {holder.pid} on this machine is dead"
@@ -180,13 +181,11 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
     if not guards.claimable(side):
         said = ", ".join(f"{state!r}" for state in side.row.states.values())
         return Kind.FINISHED, f"its row is not claimed any more, and {said}"
-    return None  # about to be claimed, or just given back
+    return None  # about to be claimed, or just released
 
 
 def _remaining(record: Record) -> int:
-    """Return milliseconds: what is left of its timeout, at least a lease; of a value that is not ours the whole
-    timeout.
-    """
+    """Return milliseconds: the rest of the timeout, at least a lease; for a foreign value the default timeout."""
     hold, lease = get_settings().default_spans
     return hold if not record.token else max(record.until - record.now, lease)
 

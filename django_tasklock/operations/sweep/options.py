@@ -1,4 +1,4 @@
-"""What a sweep was asked for."""
+"""The checked arguments of a sweep."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record, monotonic
 
 LONGEST_REQUEST = 25.0
-"""Seconds that a sweep may take which somebody waits for: web servers give up on a request after thirty."""
+"""Seconds for a sweep inside a web request: web servers abort requests after thirty."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,15 +27,15 @@ class SweepOptions:
 
     dry_run: bool
     age: int | None
-    """Milliseconds that a lock must have been held, or an entry lapsed."""
+    """Milliseconds that a lock must have been held, or an entry orphaned."""
     prefix: str
     models: frozenset[type[Model]]
-    """Of their tables: a proxy's is that of its model. Empty: all."""
+    """The models that have the tables, not their proxies. Empty: all."""
     requeue: bool
     by: Actor
     pause: float
     ends: float | None = None
-    """By the monotonic clock, when it is to look at nothing more; ``None``: it looks at everything."""
+    """The deadline on the monotonic clock, after which nothing more is checked; ``None``: no deadline."""
 
     @classmethod
     def checked(
@@ -48,7 +48,7 @@ class SweepOptions:
         by: Actor,
         pause: float,
     ) -> Self:
-        """Return the options. Raises ``TaskLockError`` for what cannot be meant."""
+        """Check the arguments and return the options. Raises ``TaskLockError`` for invalid ones."""
         if not 0 <= pause < math.inf:
             raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
         tables = set()
@@ -69,11 +69,11 @@ class SweepOptions:
 
     @property
     def over(self) -> bool:
-        """Whether it has taken as long as it may."""
+        """Whether the deadline has passed."""
         return self.ends is not None and monotonic() > self.ends
 
     def wants(self, record: Record) -> bool:
-        """Return whether a held lock is one of those that were asked for."""
+        """Return whether a held lock matches the prefix, models and age."""
         if not record.name.startswith(self.prefix):
             return False
         if self.models and not self._names_one(record):

@@ -1,4 +1,4 @@
-"""Messages that are parked behind no lock: the wake-up that should have brought them back was lost."""
+"""Messages parked behind a free lock, whose wake-up was lost."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.operations.sweep.stream import second_look
 
 
 def sweep_parked(options: SweepOptions, notes: SweepLog) -> None:
-    """Look twice; then promote each, as a worker would, which any number may try."""
+    """Check twice, then promote each message as a worker would; concurrent attempts are harmless."""
     try:
         for batch in second_look(_suspects(options, notes), options.pause):
             for suspect in batch:

@@ -1,4 +1,4 @@
-"""Putting a row back into a claimable state, and publishing its task again in the same transaction."""
+"""Put a row back into a claimable state, and publish its task again in the same transaction."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from django_tasklock.types import AcquireRequest, Grant
 logger = logging.getLogger("django_tasklock")
 
 MOMENT = 3000
-"""Milliseconds after which a lock that is held for a moment ends by itself."""
+"""Milliseconds after which locks that the sweep takes briefly expire by themselves."""
 
 
 class PutBackResult(NamedTuple):
-    """What came of it. ``done``: the row was put back; ``why``: what stood in the way."""
+    """The result for one row. ``done``: it was restored; ``why``: why it was not."""
 
     done: bool
     published: str = ""
@@ -38,7 +38,7 @@ class PutBackResult(NamedTuple):
 
 
 class RowRestorer:
-    """Puts rows back, as often as one sweep needs it."""
+    """Restores rows for one sweep."""
 
     def __init__(self, options: SweepOptions) -> None:
         from django_tasklock.celery.republish import Publisher
@@ -47,7 +47,7 @@ class RowRestorer:
         self.publisher = Publisher()
 
     def publishable(self, entries: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
-        """Return the guard whose task is to be published, or why none is: empty if that was not asked for."""
+        """Return the guard whose task to publish, or the reason why none is; both empty if it was not requested."""
         if not (self.requeue and publish):
             return None, "its process still runs" if self.requeue else ""
         tasks = {id(self.publisher.task_of(one.locked)): one for one in entries if self.publisher.task_of(one.locked)}
@@ -59,7 +59,7 @@ class RowRestorer:
         return (None, why) if why else (one, "")
 
     def preview(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> PutBackResult:
-        """Return what ``put_back`` would come to: ``done`` as far as that can be told beforehand."""
+        """Return the expected result of ``put_back``, as far as it is known beforehand."""
         one, why = self.publishable(entries, publish)
         if claimable_state(entries[0].guard, has_token_columns(model), published=one is not None) is None:
             return PutBackResult(False, unpublished=why, why=_ALIKE)
@@ -75,13 +75,13 @@ class RowRestorer:
         publish: bool,
         free: Sequence[str] = (),
     ) -> PutBackResult:
-        """Take the row from the claim with ``token``; only if it still has it. ``publish``: where that was asked for.
+        """Restore the row if it is still claimed with ``token``. ``publish``: publish its task if the options say so.
 
-        ``free``: the row's locks, which nobody has. Where the row has no token they are held for a moment, so that
-        nobody claims the row between the look at it and the UPDATE.
+        ``free``: the row's locks, which are free. If the row has no token they are held briefly, so that no worker
+        claims the row between the check and the UPDATE.
 
-        The message goes out before the commit and is run after it, so a sweep that is killed in between leaves nothing
-        that nobody works on: at worst a message too many, which the lock and the guard turn away.
+        The message is sent before the commit and is run after it, so a sweep that is killed in between leaves no row
+        without a message: at worst a surplus message, which the lock and the guard refuse.
         """
         one, why = self.publishable(entries, publish)
         guard = (one or entries[0]).guard
@@ -106,7 +106,7 @@ class RowRestorer:
                     return PutBackResult(False)
                 sent, due = self.publisher.publish(one.locked, one.pk, pk)
         except (Error, TaskLockError):
-            raise  # of the database or the store: nothing else would fare better
+            raise  # of the database or the store: trying other rows would fail as well
         except Exception as error:
             if from_a_signal(error):  # a time limit
                 raise
@@ -114,14 +114,14 @@ class RowRestorer:
                 "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, pk, error
             )
             return PutBackResult(False, unpublished=str(error) or repr(error), why="its task could not be published")
-        if time.monotonic() >= due:  # the message may have been run, and turned away, before the commit
+        if time.monotonic() >= due:  # the message may have been run, and refused, before the commit
             sent, _ = self.publisher.publish(one.locked, one.pk, pk)
         return PutBackResult(True, published=sent)
 
 
 @contextmanager
 def holding(names: Sequence[str]) -> Iterator[bool]:
-    """Take these locks for the block, a moment at most; yield whether all of them were free."""
+    """Acquire these locks for the block, for three seconds at most; yield whether all of them were free."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):

@@ -1,4 +1,4 @@
-"""What a sweep found and did: frozen values for the doors, and the log they are made from."""
+"""What a sweep found and did: frozen values, and the log from which they are made."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from django_tasklock.operations.audit import Deed, broken_off, record_acts
 from django_tasklock.operations.values import Actor
 
 LISTED = 1000
-"""Findings that a report lists; all of them are counted."""
+"""Findings listed in a report; all of them are counted."""
 
 
 class Kind(enum.StrEnum):
-    """The classes of what is left behind, in the order in which they are swept."""
+    """The classes of leftovers, in the order in which they are swept."""
 
     EXPIRED = "expired"
     NO_EXPIRY = "no_expiry"
@@ -41,44 +41,44 @@ CLASSES: Mapping[Kind, tuple[str, str]] = {
     Kind.ABANDONED: (gettext_noop("claimed rows without a live lock"), "put back"),
     Kind.PARKED: (gettext_noop("parked messages behind no lock"), "promoted"),
 }
-"""Each class in words, which have translations, and what is done with it."""
+"""Each class in words, which are translated, and the action on it."""
 
 
 class Came(enum.StrEnum):
-    """What came of a finding."""
+    """The outcome of a finding."""
 
     SWEPT = "swept"
     WOULD = "would_be_swept"
     """Only in a dry run."""
     CHANGED = "changed"
-    """It was no longer so when it was looked at again: nothing was done."""
+    """The second pass did not confirm it: nothing was done."""
     KEPT = "kept"
-    """It is so, and nothing that is safe can be done about it: ``why`` says what to look at."""
+    """Confirmed, but there is no safe action: ``why`` says what to check."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was found. Texts are for people, and hold no token."""
+    """One finding. Texts are for people and contain no token."""
 
     kind: Kind
     came: Came
     why: str
-    """The evidence, or why it was kept."""
+    """The evidence, or why nothing was done."""
     name: str = ""
-    """The lock; empty where a row's is not known."""
+    """The lock; empty if that of a row is unknown."""
     row: str = ""
     """The guarded row, ``videos.video:42``."""
     holder: str = ""
     put_back: bool = False
-    """Whether the row may be claimed again (in a dry run: would be)."""
+    """Whether the row was made claimable again (in a dry run: would be)."""
     published: str = ""
-    """The id of the message with which its task was published again."""
+    """The id of the message with which the task was published again."""
     unpublished: str = ""
-    """Why it was not, although that was asked for."""
+    """Why the task was not published, although requested."""
 
     @property
     def deed(self) -> Deed:
-        """For the audit trail."""
+        """The entry for the audit trail."""
         words = [CLASSES[self.kind][1]]
         if self.put_back:
             words = [f"{self.row} put back"] if self.kind is Kind.ABANDONED else [*words, f"{self.row} put back"]
@@ -94,8 +94,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """How many of one class were ``found``. Each was ``acted`` on (in a dry run: would have been), was no longer so at
-    the second look (``changed``), or was ``kept``."""
+    """Counts of one class. Each one ``found`` was ``acted`` on (or would be), ``changed`` meanwhile, or ``kept``."""
 
     found: int = 0
     acted: int = 0
@@ -109,27 +108,27 @@ class SweepReport:
 
     dry_run: bool
     tallies: Mapping[Kind, Tally]
-    """Of every class, in order."""
+    """The counts of every class, in order."""
     findings: tuple[Finding, ...]
-    """The first thousand; expired index entries are only counted."""
+    """The first thousand findings; expired index entries are only counted."""
     unlisted: int
-    """How many more there were."""
+    """The number of further findings."""
     looked_at: Mapping[str, int]
-    """How many ``entries`` of what lapsed, ``locks``, ``rows`` and ``parked`` messages were looked at."""
+    """The number of orphaned ``entries``, ``locks``, ``rows`` and ``parked`` messages that were checked."""
     left_out: tuple[str, ...]
-    """What could not be looked at, and why."""
+    """What could not be checked, and why."""
     published: int
-    """How many tasks were published again."""
+    """The number of tasks published again."""
     seconds: float
 
     @property
     def swept(self) -> int:
-        """How much was put right; in a dry run, what would have been."""
+        """The number of findings that were repaired (in a dry run: would be)."""
         return sum(tally.acted for tally in self.tallies.values())
 
     @property
     def rate(self) -> float:
-        """Things looked at in a second."""
+        """Things checked per second."""
         return sum(self.looked_at.values()) / self.seconds if self.seconds else 0.0
 
     def as_dict(self) -> dict[str, Any]:
@@ -153,7 +152,7 @@ class SweepReport:
 
 @dataclass
 class SweepLog:
-    """A report while it is written."""
+    """Collects the findings of a running sweep for its report."""
 
     dry_run: bool
     counts: dict[Kind, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in Kind})
@@ -166,7 +165,7 @@ class SweepLog:
     deeds: list[Deed] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
-        """Count a finding, and list it while there is room."""
+        """Count a finding, and list it if there is room."""
         word = {Came.SWEPT: "acted", Came.WOULD: "acted", Came.CHANGED: "changed", Came.KEPT: "kept"}[finding.came]
         self.count(finding.kind, found=1, **{word: 1})
         self.published += bool(finding.published)
@@ -183,7 +182,7 @@ class SweepLog:
             self.counts[kind][word] = self.counts[kind].get(word, 0) + number
 
     def leave_out(self, why: str) -> None:
-        """Note, once, what could not be looked at."""
+        """Record, once, what could not be checked."""
         self.left_out[why] = None
 
     @contextmanager
@@ -198,13 +197,13 @@ class SweepLog:
             raise
 
     def write(self, by: Actor) -> None:
-        """Put what was done since the last time into the audit trail."""
+        """Write the actions since the last call to the audit trail."""
         if self.deeds:
             record_acts(by, self.deeds)
         self.deeds = []
 
     def report(self) -> SweepReport:
-        """Return the report as it stands."""
+        """Return the report so far."""
         return SweepReport(
             dry_run=self.dry_run,
             tallies={kind: Tally(**counts) for kind, counts in self.counts.items()},

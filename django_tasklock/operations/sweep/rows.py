@@ -1,4 +1,4 @@
-"""Claimed rows without a live lock: their workers died, and their locks lapsed or were lost."""
+"""Claimed rows without a live lock: their workers died, and their locks expired or were lost."""
 
 from __future__ import annotations
 
@@ -22,35 +22,35 @@ CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be
 
 
 class Suspect(NamedTuple):
-    """A claimed row at the first look."""
+    """A claimed row found in the first pass."""
 
     model: type[Model]
     entries: list[Guarded]
     row: Row
     names: tuple[str, ...]
-    """Of the locks that go with it, as far as the primary key alone tells them."""
+    """The names of the row's locks that depend on the primary key alone."""
     known: bool
-    """Whether these are all that a task would take without being told otherwise."""
+    """Whether a task without a lock name of its own takes no other locks than these."""
 
     @property
     def name(self) -> str:
-        """That of its lock; empty if it may be one of several, or is not known."""
+        """The name of the row's lock; empty if it is unknown or one of several."""
         return self.names[0] if self.known and len(self.names) == 1 else ""
 
     @property
     def key(self) -> tuple[type[Model], Any]:
-        """Its model and primary key."""
+        """The model and the primary key."""
         return self.model, self.row.pk
 
     @property
     def called(self) -> str:
-        """As people are told of it."""
+        """The row as text."""
         return f"{self.model._meta.label_lower}:{self.row.pk}"
 
 
 @dataclass(frozen=True, slots=True)
 class LiveLocks:
-    """The live locks, as far as they say anything of a row."""
+    """The live locks, searched for those that belong to a row."""
 
     backend: LockStore
     guards: Guards
@@ -58,13 +58,11 @@ class LiveLocks:
     """Whether the store can list them."""
 
     def has_named(self, suspect: Suspect) -> bool:
-        """Return whether a lock that goes with the row is held, by whomever."""
+        """Return whether a lock of one of the row's names is held, whatever its holder."""
         return any(self.backend.get(name) is not None for name in suspect.names)
 
     def unlocked(self, suspects: list[Suspect]) -> list[Suspect]:
-        """Return those that no live lock has anything to do with: neither by its name, nor by its token, nor by its
-        row.
-        """
+        """Return the suspects to which no live lock belongs: neither by name, nor by token, nor by row."""
         left = [suspect for suspect in suspects if not self.has_named(suspect)]
         if not left or not self.listed:
             return left
@@ -80,7 +78,7 @@ class LiveLocks:
 
 @dataclass(frozen=True, slots=True)
 class RowSweep:
-    """The part of a sweep that looks at claimed rows."""
+    """The part of a sweep that checks claimed rows."""
 
     locks: LiveLocks
     guards: Guards
@@ -89,10 +87,10 @@ class RowSweep:
     notes: SweepLog
 
     def run(self) -> None:
-        """Look twice, and act on what the second look confirms.
+        """Check twice, and act on what the second pass confirms.
 
-        A row is looked at before its lock: whoever has claimed it had the lock before, and has it until the row is
-        closed.
+        A row is read before its lock: a holder acquires the lock before it claims the row, and releases it after it has
+        closed the row.
         """
         for batch in second_look(self._suspects(), self.options.pause):
             still = _unchanged(batch)
@@ -121,11 +119,11 @@ class RowSweep:
         for row in rows:
             entries = claiming(every, row)
             if row.token is None and not (options.requeue or self.restorer.preview(model, entries, publish=False).done):
-                continue  # claimable already: there is nothing to put back
+                continue  # claimable already: there is nothing to restore
             names = {lock_name(one, row.pk) for one in entries}
             known = None not in names
             if row.token is None and not known:
-                continue  # nothing tells whether it is worked on
+                continue  # nothing tells whether a task works on it
             suspect = Suspect(model, entries, row, tuple(name for name in names if name is not None), known)
             if not options.prefix or any(name.startswith(options.prefix) for name in suspect.names):
                 yield suspect
@@ -148,7 +146,7 @@ class RowSweep:
 
 
 def _unchanged(batch: list[Suspect]) -> list[Suspect]:
-    """Return those whose rows have the state and the token that were seen at first."""
+    """Return the suspects whose rows still have the state and the token of the first pass."""
     groups: dict[tuple[type[Model], tuple[str, ...]], list[Suspect]] = {}
     for suspect in batch:
         groups.setdefault((suspect.model, tuple(suspect.row.states)), []).append(suspect)

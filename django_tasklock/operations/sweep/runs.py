@@ -1,4 +1,4 @@
-"""The runs of the sweep: a row for each, so that whoever asks learns when it ran last and what it put right."""
+"""The recorded runs of the sweep: when it last ran, and what it repaired."""
 
 from __future__ import annotations
 
@@ -26,32 +26,32 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_tasklock")
 
 KEPT = 1000
-"""Runs that are remembered: with one a minute, those of the last sixteen hours."""
+"""Runs that are stored: at one per minute, those of the last sixteen hours."""
 LISTED = 100
-"""Findings that are kept of each; all that was done is in the audit trail."""
+"""Findings stored per run; all actions are in the audit trail."""
 
 
 @dataclass(frozen=True, slots=True)
 class SweepRun:
-    """One run of the sweep. Dry runs leave none."""
+    """One run of the sweep. Dry runs are not recorded."""
 
     number: int
     at: datetime
     """When it ended."""
     actor: str
     scope: str
-    """What it was confined to, ``prefix=video:`` say; empty: nothing, it swept everything."""
+    """The restriction of the run, such as ``prefix=video:``; empty: it swept everything."""
     swept: int
-    """How much it put right."""
+    """The number of findings that were repaired."""
     seconds: float
     problem: str
-    """Why it broke off; empty where it did not."""
+    """Why it stopped early; empty if it did not."""
     report: Mapping[str, Any]
     """``SweepReport.as_dict()`` with the first hundred findings."""
 
 
 def record_run(options: SweepOptions, report: SweepReport, problem: str = "") -> None:
-    """Write down that a sweep has run. If it cannot be written, that is logged: the sweep does without."""
+    """Record that a sweep has run. If the database fails, that is logged and the sweep goes on."""
     from django_tasklock.models import SweepEntry
 
     if options.dry_run:
@@ -80,15 +80,15 @@ def sweep_runs(limit: int = 20) -> list[SweepRun]:
 
 
 def find_sweep_run(number: int) -> SweepRun | None:
-    """Return one run; ``None`` if it is not remembered. Raises database errors."""
+    """Return one run; ``None`` if it is not stored. Raises database errors."""
     entry = _entries().filter(pk=number).first()
     return None if entry is None else _run(entry)
 
 
 def last_sweep_age() -> float | None:
-    """Return seconds since everything was swept, by whomever; ``None``: that is not remembered. Raises database errors.
+    """Return seconds since the last sweep of everything; ``None`` if none is stored. Raises database errors.
 
-    Runs that broke off, or were confined to something, do not count.
+    Runs that stopped early, or were restricted, do not count.
     """
     at = _entries().filter(scope="", problem="").order_by("-id").values_list("at", flat=True).first()
     return None if at is None else max(0.0, (timezone.now() - at).total_seconds())

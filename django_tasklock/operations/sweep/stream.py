@@ -1,4 +1,4 @@
-"""Reading the index of locks as a stream, and the pause between two looks. No more than a page is held, but names."""
+"""Reads the index of locks as a stream, and pauses between the two passes. In memory are one page, and names."""
 
 from __future__ import annotations
 
@@ -13,21 +13,20 @@ from django_tasklock.types import Record
 _T = TypeVar("_T")
 
 PAGE = 1000
-"""Locks read by one request."""
+"""Locks per request."""
 BATCH = 2000
 """Suspects that share one pause."""
 
 
 def live_locks(backend: LockStore) -> Iterator[list[Record]]:
-    """Yield pages of the held locks, the next to expire first: every one that is held from the beginning to the end,
-    once.
+    """Yield pages of the held locks, the next to expire first; locks held from beginning to end are yielded once.
 
-    A renewal puts a lock behind all others; that, and releases, move those up that were not read yet. So pages overlap
-    by one: if that one has gone, or moved, it is read again from further up. ``TaskLockError`` where the store cannot
-    list.
+    A renewal moves a lock behind all others; that, and releases, move locks that were not read yet to lower offsets. So
+    pages overlap by one lock: if it is missing or has moved, reading continues from a lower offset. Raises
+    ``TaskLockError`` if the store cannot list.
     """
     offset = 0
-    met: dict[str, float] = {}  # when each lease ended as it was read last
+    met: dict[str, float] = {}  # the end of each lease when last read
     while True:
         page = backend.page(Query(offset=offset, limit=PAGE))
         if offset and not _joins(page.records, met):
@@ -42,14 +41,12 @@ def live_locks(backend: LockStore) -> Iterator[list[Record]]:
 
 
 def _joins(records: list[Record], met: dict[str, float]) -> bool:
-    """Return whether nothing can have been missed between what was read before and these: the first stands where it
-    stood.
-    """
+    """Return whether no lock can have been missed before this page: its first lock is the previous page's last."""
     return bool(records) and met.get(records[0].name) == records[0].lease_ends
 
 
 def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
-    """Yield pages of ``query``, which nothing but this reading changes much: what lapsed, or has no expiry."""
+    """Yield pages of a kind of locks that hardly changes meanwhile: orphaned ones, or those without expiry."""
     while True:
         page = backend.page(query)
         yield page.records
@@ -59,7 +56,7 @@ def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
 
 
 def second_look(suspects: Iterable[_T], pause: float) -> Iterator[list[_T]]:
-    """Yield the suspects in batches, each at least ``pause`` seconds after its last one was made."""
+    """Yield the suspects in batches, each at least ``pause`` seconds after its last suspect was found."""
     batch: list[_T] = []
     for suspect in suspects:
         batch.append(suspect)
@@ -73,5 +70,5 @@ def second_look(suspects: Iterable[_T], pause: float) -> Iterator[list[_T]]:
 
 
 def wait(pause: float) -> None:
-    """Let others act between the two looks."""
+    """Sleep between the two passes, so that others can act."""
     time.sleep(pause)

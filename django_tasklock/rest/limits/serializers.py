@@ -1,4 +1,4 @@
-"""What is taken and sent of limiters. Durations are seconds, times ISO 8601 in UTC; a token is in none of it."""
+"""Serializers for limiters. Durations are seconds, times ISO 8601 in UTC; no token is ever included."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerial
 
 
 class PermitsQuerySerializer(Shape):
-    """The parameters of the list of concurrency limiters."""
+    """Query parameters of the list of concurrency limiters."""
 
     text = serializers.CharField(
         default="", allow_blank=True, trim_whitespace=False, max_length=200, help_text="Part of the name."
@@ -24,48 +24,48 @@ class PermitsQuerySerializer(Shape):
 
 
 class LimitQuerySerializer(PermitsQuerySerializer):
-    """The parameters of the list of rate limits."""
+    """Query parameters of the list of rate limits."""
 
     name = serializers.CharField(
         default=None,
         allow_null=True,
         trim_whitespace=False,
         max_length=420,
-        help_text="Whole name: that one, if it is known, also if it is a tenant's.",
+        help_text="The whole name: only this limiter, or tenant of a limiter, if it is known.",
     )
     offset = serializers.IntegerField(default=0, min_value=0, max_value=10**9)
     limit = serializers.IntegerField(default=50, min_value=1, max_value=200)
 
 
 class ChangeSerializer(AskSerializer):
-    """How much of the limit is to be in force, and why."""
+    """The share of the limit to enforce, and the reason."""
 
     share = serializers.FloatField(
-        min_value=0.000001, max_value=1, help_text="Of the limit that its callers have; 1 is all of it."
+        min_value=0.000001, max_value=1, help_text="The share of the callers' limit to enforce; 1 is all of it."
     )
 
 
 class PauseSerializer(AskSerializer):
-    """For how long, and why."""
+    """The length of the pause, and the reason."""
 
-    seconds = serializers.FloatField(min_value=1, max_value=LONGEST_PAUSE, help_text="From now on; at most a week.")
+    seconds = serializers.FloatField(min_value=1, max_value=LONGEST_PAUSE, help_text="From now; at most a week.")
 
 
 class MemberSerializer(AskSerializer):
-    """Whose permit, and why."""
+    """The member whose permit to release, and the reason."""
 
-    member = serializers.CharField(max_length=64, help_text="The member's fingerprint, as it was shown.")
+    member = serializers.CharField(max_length=64, help_text="The member's fingerprint, as shown.")
 
 
 class WindowSerializer(Shape):
-    """One rate of a limiter."""
+    """The usage of one rate of a limiter."""
 
     of = WindowUsage
     names = "rate window limit used ahead"
 
 
 class UsageSerializer(Shape):
-    """How a limiter stands. Seconds from `time` on."""
+    """The usage of a limiter. Seconds count from `time`."""
 
     of = RateUsage
     names = "time windows next tail paused share free refused"
@@ -73,12 +73,12 @@ class UsageSerializer(Shape):
 
 
 class LimitSerializer(Shape):
-    """One rate limit."""
+    """A rate limit."""
 
     of = LimitView
     names = "name limiter tenant configured algorithm rates state waiting tenants usage"
     algorithm = one_of(*ALGORITHMS, allow_blank=True)
-    usage = UsageSerializer(allow_null=True, help_text="Null: nothing counts any more and its rates are not known.")
+    usage = UsageSerializer(allow_null=True, help_text="Null: no past call counts, and the rates are unknown.")
 
 
 class LimitPageSerializer(Shape):
@@ -90,16 +90,16 @@ class LimitPageSerializer(Shape):
 
 
 class PermitsSerializer(Shape):
-    """A concurrency limiter of which somebody has a permit."""
+    """A concurrency limiter of which a permit is taken."""
 
     of = PermitsView
     names = "name limit used waiting members"
     used = serializers.IntegerField()
-    members = InfoSerializer(many=True, help_text="The one that has a permit longest first.")
+    members = InfoSerializer(many=True, help_text="The members, the longest holding first.")
 
 
 class PermitsPageSerializer(Shape):
-    """Concurrency limiters in use."""
+    """Concurrency limiters of which permits are taken."""
 
     of = PermitsPage
     names = "limiters more"
@@ -107,18 +107,18 @@ class PermitsPageSerializer(Shape):
 
 
 class LimitDetailSerializer(LimitSerializer):
-    """One rate limit and everything that is known of it."""
+    """A rate limit and all that is known about it."""
 
-    tenants_seen = LimitSerializer(many=True, help_text="The first hundred, the one used last first.")
+    tenants_seen = LimitSerializer(many=True, help_text="The first hundred tenants, the last used first.")
     history = ActSerializer(many=True)
 
     def parts(self, value: Any) -> tuple[Any, ...]:
-        """Return what a ``LimitDetail`` says beside its limit, and the limit, which is known."""
+        """Return the other parts of a ``LimitDetail``, and its limit, which exists here."""
         return SimpleNamespace(tenants_seen=value.tenants, history=value.history), value.limit
 
 
 class LimitResultSerializer(Shape):
-    """What was done."""
+    """The result of an action on a limiter."""
 
     of = LimitResult
     names = "name outcome share before member seconds"
@@ -126,6 +126,6 @@ class LimitResultSerializer(Shape):
         LimitOutcome.RESET, LimitOutcome.CHANGED, LimitOutcome.PAUSED, LimitOutcome.RESUMED, LimitOutcome.RELEASED
     )
     seconds = serializers.FloatField(
-        help_text="For how long nobody goes now; of one that goes on: would have gone. 0 of all others."
+        help_text="After a pause: its length; after a resume: what remained of it; otherwise 0."
     )
-    member = InfoSerializer(allow_null=True, help_text="Who lost its permit.")
+    member = InfoSerializer(allow_null=True, help_text="The member whose permit was released.")

@@ -1,4 +1,4 @@
-"""The end points of limiters. Each one reads the request, asks ``operations``, and answers."""
+"""The views of limiters: each reads the request, calls ``operations``, and answers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_tasklock.rest.problems import Problem, refused_as
 
 
 class LimitDoor(Door):
-    """What those of limiters have in common."""
+    """The base of the views of limiters."""
 
     tag = "limits"
     permission: tuple[str, ...] = access.VIEW_LIMITS
@@ -30,19 +30,19 @@ class LimitDoor(Door):
     checked = staticmethod(limiter_name)
 
     def named(self, name: str) -> str:
-        """Return the limiter's name; a problem for what can be none."""
+        """Return the limiter's name; raise a problem if it is invalid."""
         with refused_as(400, "invalid_name"):
             return self.checked(name)
 
 
 class LimitAct(LimitDoor):
-    """What the acts have in common: another permission, another rate, and how they are done."""
+    """The base of the views that act on a limiter, with their own permission and rate."""
 
     permission = access.CHANGE_LIMITS
     throttle_scope = "tasklock_release"
 
     def act(self, do: Callable[..., LimitResult], name: str) -> Response:
-        """Do it with the fields of the body, and answer what came of it, or raise the problem."""
+        """Call ``do`` with the fields of the body, and answer with the result or raise the problem."""
         given = self.read_body()
         with refused_as(501, "cannot_list"):
             result = do(self.named(name), by=self.actor(), **given)
@@ -61,7 +61,7 @@ class LimitAct(LimitDoor):
     **schema.answers(serializers.LimitPageSerializer, 501, parameters=[serializers.LimitQuerySerializer]),
 )
 class LimitsView(LimitDoor):
-    """``GET limits``: those of the settings, and those that were used lately."""
+    """``GET limits``: those of the settings, and those used lately."""
 
     operation_id = "limits_list"
 
@@ -78,12 +78,12 @@ class LimitsView(LimitDoor):
     **schema.answers(serializers.LimitDetailSerializer, 404, 501, parameters=[schema.LIMITER]),
 )
 class LimitView(LimitDoor):
-    """``GET limits/{name}``: how it stands, its tenants, and what operators did to it."""
+    """``GET limits/{name}``: its usage, its tenants, and the operators' actions on it."""
 
     operation_id = "limit_read"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return the limit; 404 if neither the settings nor the store know it."""
+        """Return the limit; 404 if it is neither in the settings nor in the store."""
         with refused_as(501, "cannot_list"):
             found = operations.get_limit(self.named(name))
         if found.limit is None:
@@ -96,7 +96,7 @@ class LimitView(LimitDoor):
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ResetLimitView(LimitAct):
-    """``POST limits/{name}/reset``: forget what was used and booked, a pause and a lowered limit."""
+    """``POST limits/{name}/reset``: delete the usage, the reservations, a pause and a lowered share."""
 
     operation_id = "limit_reset"
 
@@ -110,13 +110,13 @@ class ResetLimitView(LimitAct):
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ChangeLimitView(LimitAct):
-    """``POST limits/{name}/change``: a share of the limit that its callers have, for all processes at once."""
+    """``POST limits/{name}/change``: enforce a share of the callers' limit, in all processes at once."""
 
     operation_id = "limit_change"
     body = serializers.ChangeSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return what is in force now, and was before."""
+        """Return the share in force now, and the one before."""
         return self.act(operations.change_limit, name)
 
 
@@ -125,7 +125,7 @@ class ChangeLimitView(LimitAct):
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class PauseLimitView(LimitAct):
-    """``POST limits/{name}/pause``: nobody goes for so long, in place of any other pause. Waiters keep their turn."""
+    """``POST limits/{name}/pause``: let no call pass for so long, replacing another pause. Waiters keep their turn."""
 
     operation_id = "limit_pause"
     body = serializers.PauseSerializer
@@ -140,7 +140,7 @@ class PauseLimitView(LimitAct):
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ResumeLimitView(LimitAct):
-    """``POST limits/{name}/resume``: those who wait go on in their order, whoever asked for the pause."""
+    """``POST limits/{name}/resume``: end a pause, whatever its origin; waiters go on in their order."""
 
     operation_id = "limit_resume"
 
@@ -154,7 +154,7 @@ class ResumeLimitView(LimitAct):
     **schema.answers(serializers.PermitsPageSerializer, 501, parameters=[serializers.PermitsQuerySerializer]),
 )
 class PermitsListView(LimitDoor):
-    """``GET concurrency``: those of which somebody has a permit."""
+    """``GET concurrency``: those of which a permit is taken."""
 
     operation_id = "concurrency_list"
 
@@ -171,13 +171,13 @@ class PermitsListView(LimitDoor):
     **schema.answers(serializers.PermitsSerializer, 404, 501, parameters=[schema.LIMITER]),
 )
 class PermitsView(LimitDoor):
-    """``GET concurrency/{name}``: who has its permits."""
+    """``GET concurrency/{name}``: the members that have its permits."""
 
     operation_id = "concurrency_read"
     checked = staticmethod(bare_name)
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return its members; 404 while there are none."""
+        """Return the members; 404 if there are none."""
         bare = self.named(name)
         with refused_as(501, "cannot_list"):
             found = operations.get_permits(bare)
@@ -191,14 +191,14 @@ class PermitsView(LimitDoor):
     **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ReleasePermitView(LimitAct):
-    """``POST concurrency/{name}/release``: take one member's permit. It goes on running, and learns of it."""
+    """``POST concurrency/{name}/release``: release a member's permit. The member goes on running, and is notified."""
 
     operation_id = "concurrency_release"
     checked = staticmethod(bare_name)
     body = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return who lost its permit."""
+        """Return the member whose permit was released."""
         return self.act(operations.release_permit, name)
 
 

@@ -1,7 +1,7 @@
 """``ETag``, ``If-Match`` and ``If-None-Match``: the fingerprint of the holder that the caller has seen.
 
-The tag names a hold, not the bytes of an answer, which change every second. So ``W/"..."`` is taken
-for ``"..."``: compressing proxies and ``GZipMiddleware`` put the ``W/`` there.
+The tag identifies a hold, not the bytes of an answer, which change every second. So ``W/"..."``, as compressing
+proxies and ``GZipMiddleware`` write it, is equal to ``"..."``.
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from rest_framework.request import Request
 
 
 def etag(fingerprint: str) -> str:
-    """Return the header's value."""
+    """Return the value of the ``ETag`` header."""
     return f'"{fingerprint}"'
 
 
 def expected(request: Request) -> str | None:
-    """Return the fingerprint of ``If-Match``; ``None``: without one, or ``*``, whoever holds the lock.
+    """Return the fingerprint of ``If-Match``; ``None`` if it is absent or ``*``, which match any holder.
 
-    ``ParseError`` for several: a release is meant for one holder.
+    Raises ``ParseError`` for several tags, since a release is meant for one holder.
     """
     given = request.META.get("HTTP_IF_MATCH")
     if given is None or given.strip() == "*":
@@ -31,7 +31,7 @@ def expected(request: Request) -> str | None:
 
 
 def known(request: Request, fingerprint: str) -> bool:
-    """Return whether ``If-None-Match`` has it: the caller has seen this hold."""
+    """Return whether ``If-None-Match`` has the fingerprint, so that the caller has seen this hold."""
     given = request.META.get("HTTP_IF_NONE_MATCH")
     return given is not None and (given.strip() == "*" or fingerprint in _tags(given))
 

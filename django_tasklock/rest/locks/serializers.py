@@ -1,4 +1,4 @@
-"""What is taken and sent of locks. Durations are seconds, times ISO 8601 in UTC; a token is in none of it."""
+"""Serializers for locks. Durations are seconds, times ISO 8601 in UTC; no token is ever included."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerial
 
 
 class QuerySerializer(Shape):
-    """The parameters of the list."""
+    """Query parameters of the list of locks."""
 
     state = serializers.ChoiceField(
         choices=[str(state) for state in LockState],
         default=str(LockState.LIVE),
-        help_text="live has expiring and no_expiry in it; orphaned ones are free, and come in order of expiry.",
+        help_text="live includes expiring and no_expiry; orphaned locks are free, and sorted by expiry.",
     )
     task = serializers.CharField(
         default="", allow_blank=True, trim_whitespace=False, max_length=255, help_text="Whole name of a task."
@@ -38,17 +38,18 @@ class QuerySerializer(Shape):
     text = serializers.CharField(
         default="", allow_blank=True, trim_whitespace=False, max_length=200, help_text="Part of the lock's name."
     )
-    waiting = serializers.BooleanField(default=False, help_text="Only those that somebody waits for.")
+    waiting = serializers.BooleanField(default=False, help_text="Only locks with waiters.")
     order = serializers.ChoiceField(
         choices=[sign + order for order in get_args(Order) for sign in ("", "-")],
         default="expiry",
-        help_text="By the end of the lease, by age, by what is left of the timeout, least first; - turns it round.",
+        help_text="By the end of the lease, by age, or by the time left until the timeout, the least first;"
+        " `-` reverses the order.",
     )
     offset = serializers.IntegerField(default=0, min_value=0, max_value=10**9)
     limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
 
     def query(self) -> Query:
-        """Return the parameters as the query that ``operations.list_locks`` takes."""
+        """Return the query for ``operations.list_locks``."""
         given = cast("dict[str, Any]", self.validated_data)
         order = given["order"]
         return Query(
@@ -64,12 +65,12 @@ class QuerySerializer(Shape):
 
 
 class ReleaseSerializer(AskSerializer):
-    """Why, and what becomes of the row."""
+    """The reason, and the state in which to leave the row."""
 
     row_state = State(
         default=None,
         allow_null=True,
-        help_text="What to leave the guarded row in: one of its states. Left out: the guard's own choice.",
+        help_text="The state in which to leave the guarded row, one of its states. By default the guard's choice.",
     )
 
 
@@ -81,19 +82,19 @@ class RowSerializer(Shape):
 
 
 class LockSerializer(InfoSerializer):
-    """One lock."""
+    """A lock."""
 
     of = LockView
     names = "state lapsed_for asked_for parked alive instances row"
     row = RowSerializer(allow_null=True)
 
     def parts(self, value: Any) -> tuple[Any, ...]:
-        """Return the lock and who has it: on the wire they are one."""
+        """Return the lock and its info, whose fields are merged."""
         return value, value.info
 
 
 class CountsSerializer(Shape):
-    """How many locks there are: expiring ones and ones without expiry are live too."""
+    """The number of locks; expiring ones and those without expiry are included in the live ones."""
 
     of = Counts
     names = "live expiring no_expiry orphaned"
@@ -109,13 +110,13 @@ class LockPageSerializer(Shape):
 
 
 class RowSideSerializer(RowSerializer):
-    """The guarded row, beside its lock."""
+    """The guarded row of a lock."""
 
     of = RowSide
     names = "exists field state fingerprint epoch fenced agrees states"
 
     def parts(self, value: Any) -> tuple[Any, ...]:
-        """Return what is known of the row, and which one it is."""
+        """Return the row's state, and its model and key."""
         return value, value.ref
 
 
@@ -127,15 +128,15 @@ class ParkedSerializer(Shape):
 
 
 class LockDetailSerializer(LockSerializer):
-    """One lock and everything that is known of it."""
+    """A lock and all that is known about it."""
 
     row = RowSideSerializer(allow_null=True)
-    explanation = serializers.ListField(child=serializers.CharField(), help_text="Why it is in this state.")
-    messages = ParkedSerializer(many=True, help_text="Those that wait for it in the database.")
+    explanation = serializers.ListField(child=serializers.CharField(), help_text="Why the lock is in this state.")
+    messages = ParkedSerializer(many=True, help_text="The messages parked behind it in the database.")
     history = ActSerializer(many=True)
 
     def parts(self, value: Any) -> tuple[Any, ...]:
-        """Return what a ``LockDetail`` says beside its lock, and the lock, which is held."""
+        """Return the other parts of a ``LockDetail``, and its lock, which is held here."""
         beside = SimpleNamespace(
             row=value.row, explanation=value.explanation, messages=value.parked, history=value.history
         )
@@ -143,14 +144,14 @@ class LockDetailSerializer(LockSerializer):
 
 
 class WaiterSerializer(Shape):
-    """Somebody who waits in its process for the lock."""
+    """A waiter for the lock."""
 
     of = WaiterInfo
     names = "holder task task_id since waited present"
 
 
 class AwaitedSerializer(Shape):
-    """Something that the lock's holder waits for itself."""
+    """A lock, permit or rate that the lock's holder waits for."""
 
     of = Awaited
     names = "kind name since waited held_by sure deadlock"
@@ -158,18 +159,18 @@ class AwaitedSerializer(Shape):
 
 
 class WaitersSerializer(Shape):
-    """Who waits for a lock, and what its holder waits for."""
+    """The waiters of a lock, and what its holder waits for."""
 
     of = WaitersPage
     names = "waiters total known"
-    waiters = WaiterSerializer(many=True, help_text="The first fifty, the one that waits longest first.")
+    waiters = WaiterSerializer(many=True, help_text="The first fifty, the longest waiting first.")
     awaited = AwaitedSerializer(many=True, help_text="What its holder waits for: another lock, a permit, a rate.")
 
 
 class ResultSerializer(Shape):
-    """What was done."""
+    """The result of an action on a lock."""
 
     of = Result
     names = "name outcome fenced before"
     outcome = one_of(Outcome.RELEASED, Outcome.ASKED)
-    before = InfoSerializer(allow_null=True, help_text="Who had the lock.")
+    before = InfoSerializer(allow_null=True, help_text="The holder before the action.")

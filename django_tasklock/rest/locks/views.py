@@ -1,4 +1,4 @@
-"""The end points. Each one reads the request, asks ``operations``, and answers."""
+"""The views of locks: each reads the request, calls ``operations``, and answers."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ from django_tasklock.rest.problems import Problem, refused_as
 
 
 class LockDoor(Door):
-    """What those of locks have in common."""
+    """The base of the views of locks."""
 
     permission: tuple[str, ...] = access.VIEW
     throttle_scope = "tasklock_view"
 
     def named(self, name: str) -> str:
-        """Return the lock's name without the key prefix; a problem for what can be none."""
+        """Return the lock's name without the key prefix; raise a problem if it is invalid."""
         with refused_as(400, "invalid_name"):
             return bare_name(name)
 
 
 class LockAct(LockDoor):
-    """What the two acts have in common: another permission, another rate, one answer."""
+    """The base of the two views that act on a lock, with their own permission and rate."""
 
     permission = access.RELEASE
     throttle_scope = "tasklock_release"
 
     def done(self, result: Result, expected: str | None) -> Response:
-        """Answer what came of it, or raise the problem."""
+        """Answer with the result, or raise the problem."""
         if result.outcome is Outcome.NOT_HELD:
             raise _not_locked(result.name)
         if result.outcome is Outcome.CHANGED_HANDS:
@@ -51,12 +51,12 @@ class LockAct(LockDoor):
     **schema.answers(serializers.LockPageSerializer, 501, parameters=[serializers.QuerySerializer]),
 )
 class LocksView(LockDoor):
-    """``GET locks``: live ones unless ``state`` says otherwise."""
+    """``GET locks``: live ones, unless ``state`` says otherwise."""
 
     operation_id = "locks_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """Return a page, and how many there are of each kind."""
+        """Return a page, and the number of locks of each kind."""
         query = self.read_query(serializers.QuerySerializer).query()
         with refused_as(501, "cannot_list"):
             page, counts = operations.list_locks(query), operations.count_locks()
@@ -73,12 +73,12 @@ class LocksView(LockDoor):
     ),
 )
 class LockView(LockDoor):
-    """``GET {name}/lock``: everything that is known of it; 404 while nobody has it."""
+    """``GET {name}/lock``: all that is known about it; 404 if it is not held."""
 
     operation_id = "lock_read"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return the lock, or 304 while the holder is the one that the caller knows."""
+        """Return the lock, or 304 if the caller has seen the present holder."""
         found = operations.get_lock(self.named(name))
         if found.lock is None or found.lock.state is LockState.ORPHANED:
             raise _not_locked(found.name, found.explanation)
@@ -94,13 +94,13 @@ class LockView(LockDoor):
     **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
 class ReleaseLockView(LockAct):
-    """``POST {name}/release-lock``: take it from its holder. The claim of a guarded row is revoked first."""
+    """``POST {name}/release-lock``: release it by force. The claim on a guarded row is revoked first."""
 
     operation_id = "lock_release"
     body = serializers.ReleaseSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return what was released; nothing is done if the lock changed hands."""
+        """Return what was released; nothing is done if the lock has another holder by now."""
         expected = preconditions.expected(request)
         given = self.read_body()
         bare = self.named(name)
@@ -119,7 +119,7 @@ class AskReleaseView(LockAct):
     operation_id = "lock_ask_release"
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Ask its holder. The lock is still held."""
+        """Request the release. The lock is still held."""
         expected = preconditions.expected(request)
         given = self.read_body()
         bare = self.named(name)
@@ -133,12 +133,12 @@ class AskReleaseView(LockAct):
     **schema.answers(serializers.WaitersSerializer, parameters=[schema.NAME]),
 )
 class WaitersView(LockDoor):
-    """``GET {name}/waiters``: who waits for it in a process, and what its holder waits for itself."""
+    """``GET {name}/waiters``: the waiters in all processes, and what the lock's holder waits for."""
 
     operation_id = "lock_waiters"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
-        """Return the waiters of a lock; a lock that nobody has has none."""
+        """Return the waiters of a lock; a free lock has none."""
         bare = self.named(name)
         page = operations.list_waiters(bare)
         awaited = operations.find_awaited(bare)
@@ -147,6 +147,6 @@ class WaitersView(LockDoor):
 
 
 def _not_locked(name: str, explanation: Any = ()) -> Problem:
-    """Return the error for a lock that is free, with what is known of it."""
+    """Return the problem for a lock that is free, with the explanation."""
     said = " ".join(str(sentence) for sentence in explanation)
     return Problem(404, "not_locked", said or _("Nobody has lock %(name)r.") % {"name": name})

@@ -1,4 +1,4 @@
-"""What is taken and sent of parked messages. Their contents are in none of it."""
+"""Serializers for parked messages. Their contents are never included."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.rest.shapes import AskSerializer, Shape
 
 
 class MessagesQuerySerializer(Shape):
-    """The parameters of the list."""
+    """Query parameters of the list."""
 
     state = serializers.ChoiceField(
         choices=STATES,
@@ -27,50 +27,50 @@ class MessagesQuerySerializer(Shape):
         allow_blank=True,
         trim_whitespace=False,
         max_length=200,
-        help_text="A message's id, or a lock's name; else a part of the name of a lock or task.",
+        help_text="A message's id or a lock's name; otherwise part of the name of a lock or task.",
     )
-    newest = serializers.BooleanField(default=False, help_text="True: who was parked last comes first.")
+    newest = serializers.BooleanField(default=False, help_text="True: sort by parking time, the latest first.")
     after = serializers.IntegerField(default=0, min_value=0, max_value=2**62)
     limit = serializers.IntegerField(default=50, min_value=1, max_value=500)
 
     def query(self) -> ParkedQuery:
-        """Return the parameters as the query that ``operations.list_parked`` takes."""
+        """Return the query for ``operations.list_parked``."""
         return ParkedQuery(**cast("dict[str, Any]", self.validated_data))
 
 
 class SignSerializer(AskSerializer):
-    """Why, and whether a message that is not signed is to be trusted."""
+    """The reason, and whether to trust a message without a signature."""
 
     sign = serializers.BooleanField(
-        default=False, help_text="True: you know that a worker of an older version has parked it."
+        default=False, help_text="True: you confirm that a worker of an older version has parked it."
     )
 
 
 class MessageSerializer(Shape):
-    """A message that is kept for its lock."""
+    """A stored message."""
 
     of = ParkedInfo
     names = "id task_id name task state mode number parked_at waited changed crashes attempts problem holder alive"
     why = serializers.ListField(child=serializers.CharField(), help_text="What it waits for, in sentences.")
 
     def parts(self, value: ParkedView) -> tuple[Any, ...]:
-        """Return the message, and why it waits."""
+        """Return the reasons why it waits, and the message."""
         return SimpleNamespace(why=[str(sentence) for sentence in value.why]), value.info
 
 
 class MessagePageSerializer(Shape):
-    """A page of kept messages."""
+    """A page of stored messages."""
 
     of = ParkedPage
     names = "messages counts next store_down"
     messages = MessageSerializer(many=True)
     counts = serializers.DictField(
-        child=serializers.IntegerField(), help_text="How many there are in each state, before any filter."
+        child=serializers.IntegerField(), help_text="The number of messages in each state, before any filter."
     )
 
 
 class MessageResultSerializer(Shape):
-    """What was done."""
+    """The result of an action on a message."""
 
     task_id = serializers.CharField()
     outcome = serializers.RegexField("^(requeued|published|discarded)$")

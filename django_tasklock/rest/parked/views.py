@@ -1,4 +1,4 @@
-"""The end points of parked messages. Each one reads the request, asks ``operations``, and answers."""
+"""The views of parked messages: each reads the request, calls ``operations``, and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.rest.problems import Problem
 
 
 class MessageDoor(Door):
-    """What those of messages have in common."""
+    """The base of the views of messages."""
 
     tag = "messages"
     permission: tuple[str, ...] = access.VIEW_MESSAGES
@@ -26,13 +26,13 @@ class MessageDoor(Door):
 
 
 class MessageAct(MessageDoor):
-    """What the three acts have in common: another permission, another rate, one answer."""
+    """The base of the three views that act on a message, with their own permission and rate."""
 
     permission = access.CHANGE_MESSAGES
     throttle_scope = "tasklock_release"
 
     def act(self, do: Callable[..., str], task_id: str, outcome: str) -> Response:
-        """Do it with the fields of the body, and answer that it was done, or raise what kept it from that."""
+        """Call ``do`` with the fields of the body, and answer with the outcome or raise the obstacle as a problem."""
         obstacle = do(task_id, by=self.actor(), **self.read_body())
         if obstacle and operations.find_parked(task_id) is None:
             raise _unknown(task_id)
@@ -46,12 +46,12 @@ class MessageAct(MessageDoor):
     **schema.answers(serializers.MessagePageSerializer, parameters=[serializers.MessagesQuerySerializer]),
 )
 class MessagesView(MessageDoor):
-    """``GET parked``: the messages that are kept for their locks, each with what it waits for."""
+    """``GET parked``: the stored messages, each with what it waits for."""
 
     operation_id = "messages_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """Return a page, and how many there are in each state."""
+        """Return a page, and the number of messages in each state."""
         query = self.read_query(serializers.MessagesQuerySerializer).query()
         return Response(serializers.MessagePageSerializer(operations.list_parked(query)).data)
 
@@ -61,7 +61,7 @@ class MessagesView(MessageDoor):
     **schema.answers(serializers.MessageSerializer, 404, parameters=[schema.MESSAGE]),
 )
 class MessageView(MessageDoor):
-    """``GET parked/{task_id}``: one of them; 404 if there is none of this id."""
+    """``GET parked/{task_id}``: one message; 404 if there is none with this id."""
 
     operation_id = "message_read"
 
@@ -78,13 +78,13 @@ class MessageView(MessageDoor):
     **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
 class RequeueMessageView(MessageAct):
-    """``POST parked/{task_id}/requeue``: a message that no worker takes waits for its lock again."""
+    """``POST parked/{task_id}/requeue``: let a dead message wait for its lock again."""
 
     operation_id = "message_requeue"
     body = serializers.SignSerializer
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
-        """Let the message wait for its lock again."""
+        """Requeue the message."""
         return self.act(operations.requeue_parked, task_id, "requeued")
 
 
@@ -93,7 +93,7 @@ class RequeueMessageView(MessageAct):
     **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
 class PublishMessageView(MessageAct):
-    """``POST parked/{task_id}/publish``: if its lock is free and it is its turn."""
+    """``POST parked/{task_id}/publish``: publish it now, if its lock is free and it is next."""
 
     operation_id = "message_publish"
 

@@ -1,4 +1,4 @@
-"""What is taken and sent of the runs of the sweep and of the audit trail."""
+"""Serializers for sweep runs and the audit trail."""
 
 from __future__ import annotations
 
@@ -17,30 +17,30 @@ from django_tasklock.rest.shapes import ActSerializer, Shape
 
 @extend_schema_field(OpenApiTypes.OBJECT)
 class Report(serializers.Field):
-    """What ``manage.py sweep_locks --json`` writes."""
+    """The document that ``manage.py sweep_locks --json`` writes."""
 
     def to_representation(self, value: Any) -> Any:
-        """Return it as JSON has it."""
+        """Return the report as a dict."""
         return dict(value)
 
 
 class RunsQuerySerializer(Shape):
-    """The parameter of the list of runs."""
+    """The query parameter of the list of runs."""
 
     limit = serializers.IntegerField(default=20, min_value=1, max_value=200)
 
 
 class RunSerializer(Shape):
-    """One run of the sweep."""
+    """A run of the sweep."""
 
     of = SweepRun
     names = "number at actor scope swept seconds problem"
 
 
 class RunDetailSerializer(RunSerializer):
-    """One run, with what it found."""
+    """A run with its findings."""
 
-    report = Report(help_text="As `manage.py sweep_locks --json` has it, with the first hundred findings.")
+    report = Report(help_text="As `manage.py sweep_locks --json` writes it, with the first hundred findings.")
 
 
 class RunListSerializer(Shape):
@@ -48,41 +48,41 @@ class RunListSerializer(Shape):
 
     runs = RunSerializer(many=True)
     age = serializers.FloatField(
-        allow_null=True, help_text="Seconds since everything was swept, by whomever; null: that is not remembered."
+        allow_null=True, help_text="Seconds since the last sweep of everything; null: none is recorded."
     )
 
 
 class SweepSerializer(Shape):
-    """How far a sweep goes."""
+    """The options of a sweep."""
 
     dry_run = serializers.BooleanField(
-        default=True, help_text="Says what would be put right and changes nothing. False: it is put right."
+        default=True, help_text="True: report what would be repaired, and change nothing. False: repair it."
     )
     prefix = serializers.CharField(
-        default="", allow_blank=True, max_length=200, help_text="Only locks whose names begin so."
+        default="", allow_blank=True, max_length=200, help_text="Only locks whose names begin with this."
     )
 
 
 class ReportSerializer(Shape):
     """What a sweep found and did."""
 
-    report = Report(help_text="As `manage.py sweep_locks --json` has it.")
+    report = Report(help_text="As `manage.py sweep_locks --json` writes it.")
 
 
 class Moment(serializers.DateTimeField):
-    """A time with a zone, also where ``USE_TZ`` is off: the project's if it is given without one."""
+    """An aware time, even if ``USE_TZ`` is off; a time without a zone is in the project's."""
 
     def default_timezone(self) -> tzinfo:
-        """Return the zone of a time that has none."""
+        """Return the zone for a time without one."""
         return get_current_timezone()
 
 
 class AuditQuerySerializer(Shape):
-    """The parameters of the audit trail."""
+    """Query parameters of the audit trail."""
 
     actor = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Part of the actor's name.")
     action = serializers.CharField(
-        default="", allow_blank=True, max_length=40, help_text="The whole word, `release` for example."
+        default="", allow_blank=True, max_length=40, help_text="The whole code of an action, such as `release`."
     )
     name = serializers.CharField(
         default="",
@@ -97,13 +97,13 @@ class AuditQuerySerializer(Shape):
     limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
 
     def query(self) -> ActQuery:
-        """Return the filters for ``operations``."""
+        """Return the filter for ``operations``."""
         given = cast("dict[str, Any]", self.validated_data)
         return ActQuery(**{name: given[name] for name in ActQuery._fields})
 
 
 class EntrySerializer(ActSerializer):
-    """One entry of the audit trail."""
+    """An entry of the audit trail."""
 
     of = Act
     names = "name number"

@@ -1,4 +1,4 @@
-"""The end points of the sweep and of the audit trail. Each one reads the request, asks ``operations``, and answers."""
+"""The views of the sweep and the audit trail: each reads the request, calls ``operations``, and answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.rest.records import serializers
 
 
 class SweepDoor(Door):
-    """What those of the sweep have in common."""
+    """The base of the views of the sweep."""
 
     tag = "sweep"
     permission: tuple[str, ...] = access.VIEW
@@ -30,12 +30,12 @@ class SweepDoor(Door):
     **schema.answers(serializers.RunListSerializer, parameters=[serializers.RunsQuerySerializer]),
 )
 class RunsView(SweepDoor):
-    """``GET sweeps``: whoever started them, the latest first."""
+    """``GET sweeps``: the last runs, whatever started them, the latest first."""
 
     operation_id = "sweeps_list"
 
     def get(self, request: Request, **kwargs: Any) -> Response:
-        """Return the last runs, and how long ago everything was swept."""
+        """Return the last runs, and the seconds since the last sweep of everything."""
         limit = self.read_query(serializers.RunsQuerySerializer).validated_data["limit"]
         data = {"runs": operations.sweep_runs(limit), "age": operations.last_sweep_age()}
         return Response(serializers.RunListSerializer(data).data)
@@ -46,12 +46,12 @@ class RunsView(SweepDoor):
     **schema.answers(serializers.RunDetailSerializer, 404, parameters=[schema.RUN]),
 )
 class RunView(SweepDoor):
-    """``GET sweeps/{number}``: one run, with what it found; 404 if it is not remembered."""
+    """``GET sweeps/{number}``: one run with its findings; 404 if it is not recorded."""
 
     operation_id = "sweep_read"
 
     def get(self, request: Request, number: str, **kwargs: Any) -> Response:
-        """Return the run; what is no number is no run's."""
+        """Return the run; 404 also if ``number`` is not a number."""
         known = number.isascii() and number.isdecimal() and len(number) <= 18
         run = operations.find_sweep_run(int(number)) if known else None
         if run is None:
@@ -64,9 +64,9 @@ class RunView(SweepDoor):
     **schema.answers(serializers.ReportSerializer, 415, parameters=[]),
 )
 class SweepView(SweepDoor):
-    """``POST sweep``: look for what crashed holders left, and put it right if `dry_run` is false.
+    """``POST sweep``: find what crashed holders left behind, and repair it if `dry_run` is false.
 
-    It takes some seconds, at most half a minute: what was left then, `report.left_out` says.
+    It takes some seconds, at most half a minute: `report.left_out` lists what it did not reach.
     """
 
     permission = access.RELEASE
@@ -75,7 +75,7 @@ class SweepView(SweepDoor):
     body = serializers.SweepSerializer
 
     def post(self, request: Request, **kwargs: Any) -> Response:
-        """Return what was found."""
+        """Return the report."""
         given = self.read_body()
         with refused_as(400, "invalid_sweep"):
             report = operations.sweep(by=self.actor(), longest=LONGEST_REQUEST, **given)
@@ -87,7 +87,7 @@ class SweepView(SweepDoor):
     **schema.answers(serializers.AuditPageSerializer, parameters=[serializers.AuditQuerySerializer]),
 )
 class AuditView(Door):
-    """``GET audit``: what operators, keys and the sweep did to locks, limiters and messages, the latest first."""
+    """``GET audit``: actions on locks, limiters and messages by operators, keys and the sweep, the latest first."""
 
     tag = "audit"
     permission = access.VIEW_AUDIT
