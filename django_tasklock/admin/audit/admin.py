@@ -1,4 +1,4 @@
-"""The audit trail in the admin: who did what, when, and to which name."""
+"""The admin of the audit trail."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from django_tasklock.operations.values import Act
 
 
 def export(admin: StoreAdmin, request: HttpRequest) -> HttpResponseBase:
-    """Send all entries that are wanted, as CSV or JSON, as they are read."""
+    """Stream all matching entries as CSV or JSON."""
     form = AuditForm(request.GET)
     if not form.is_valid():
         return HttpResponseRedirect(admin.address("changelist") + query_string(form.words()))
@@ -34,7 +34,7 @@ def export(admin: StoreAdmin, request: HttpRequest) -> HttpResponseBase:
 
 
 class AuditAdmin(StoreAdmin):
-    """List and export. ``tasklock.view_auditentry`` lets one look; nobody may change anything.
+    """Lists and exports the audit trail. ``tasklock.view_auditentry`` allows viewing; nothing can be changed.
 
     ``list_per_page``: entries on a page.
     """
@@ -45,7 +45,7 @@ class AuditAdmin(StoreAdmin):
 
     @door()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show the latest entries that are wanted."""
+        """Show the latest matching entries."""
         form = AuditForm(request.GET)
         title = capfirst(str(self.opts.verbose_name_plural))
         below = offset(request.GET.get("below", "")) or None
@@ -74,13 +74,13 @@ class AuditAdmin(StoreAdmin):
 
 
 class EntryRow(NamedTuple):
-    """One entry, in the reader's language."""
+    """An entry with its labels and links."""
 
     act: Act
     word: str
     name: SafeString
     url: str
-    """Of the page of the lock or limiter; empty where it may not be seen here."""
+    """The URL of the lock's or limiter's page; empty if the user may not view it."""
 
 
 def _rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[EntryRow]:
@@ -98,7 +98,7 @@ def _page_of(model: type[Model], site: admin.AdminSite, request: HttpRequest) ->
     linked = may_see(site, request, model)
 
     def page_of(name: str) -> str:
-        if not linked or not name or "\\" in name:  # of a name with other characters only its escapes are kept
+        if not linked or not name or "\\" in name:  # a backslash: the name is only stored escaped, and possibly cut
             return ""
         return address(site, "change", name, model)
 

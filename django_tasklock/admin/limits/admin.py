@@ -1,4 +1,4 @@
-"""Rate limits and concurrency limiters in the admin: which pages there are, and who may see them."""
+"""The admin of rate limits and concurrency limiters: its pages and their permissions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django_tasklock.admin.limits import actions, pages
 
 
 class RateLimitAdmin(StoreAdmin):
-    """List, page, reset, change, pause, release of a permit. ``tasklock.view_ratelimit`` lets one look,
-    ``tasklock.change_ratelimit`` also act.
+    """Lists and shows limiters, resets, changes and pauses rate limits, and releases permits.
 
-    ``list_per_page``: rate limits on a page. ``refresh_every``: seconds until a page that is open asks again; 0: never.
+    ``tasklock.view_ratelimit`` allows viewing, ``tasklock.change_ratelimit`` also acting. ``list_per_page``: limits on
+    a page. ``refresh_every``: seconds between refreshes of an open page; 0: never.
     """
 
     list_per_page = 50
@@ -39,10 +39,10 @@ class RateLimitAdmin(StoreAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show everything about one name."""
+        """Show the page of one limiter."""
         return pages.detail(self, request, unquoted(object_id), extra_context)
 
     @door(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Reset: that is what deleting means here."""
+        """Redirect to the confirmation of resetting the limit."""
         return HttpResponseRedirect(self.address("reset", unquoted(object_id)))

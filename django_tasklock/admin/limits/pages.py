@@ -1,4 +1,4 @@
-"""The list of limiters, and the page of one."""
+"""The list of limiters, and the page of one limiter."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_tasklock.operations.optional import if_supported
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     text, start = request.GET.get("q", "").strip(), offset(request.GET.get("from", ""))
     title = capfirst(str(admin.opts.verbose_name_plural))
     limits = if_supported(lambda: operations.list_limits(text, offset=start, limit=admin.list_per_page))
@@ -52,7 +52,7 @@ def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str,
 def detail(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """Show the page of one name, or with ``?fragment=1`` the part of it that changes."""
+    """Show the page of one limiter, or its changing part with ``?fragment=1``."""
     found = found_or_404(operations.get_limit, name)
 
     def page_of(name: str) -> str:

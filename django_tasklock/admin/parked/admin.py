@@ -1,4 +1,4 @@
-"""Parked messages in the admin, over all locks: which pages there are, and who may see them."""
+"""The admin of parked messages of all locks: its pages and their permissions."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from django_tasklock.admin.parked import actions, pages
 
 
 class ParkedMessageAdmin(StoreAdmin):
-    """List, page, publish, requeue, discard. ``tasklock.view_parkedmessage`` lets one look,
-    ``tasklock.change_parkedmessage`` also act.
+    """Lists, shows, publishes, requeues and discards parked messages.
 
-    ``list_per_page``: messages on a page. ``refresh_every``: seconds until a page that is open asks again; 0: never.
+    ``tasklock.view_parkedmessage`` allows viewing, ``tasklock.change_parkedmessage`` also acting. ``list_per_page``:
+    messages on a page. ``refresh_every``: seconds between refreshes of an open page; 0: never.
     """
 
     list_per_page = 50
@@ -32,7 +32,7 @@ class ParkedMessageAdmin(StoreAdmin):
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show everything about one message."""
+        """Show the page of one message."""
         return pages.detail(self, request, unquoted(object_id), extra_context)
 
     @door()
@@ -42,6 +42,6 @@ class ParkedMessageAdmin(StoreAdmin):
 
     @door(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Discard: that is what deleting means here."""
+        """Redirect to the confirmation of discarding the message."""
         chosen = query_string({"do": "discard", "message": unquoted(object_id)})
         return HttpResponseRedirect(self.address("act") + chosen)

@@ -1,4 +1,4 @@
-"""The list of parked messages, and the page of one."""
+"""The list of parked messages, and the page of one message."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ from django_tasklock.operations.durations import span
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView
 
 SYMBOLS = {"parked": "‖", "promoted": "▸", "running": "●", "ended": "○", "superseded": "○", "dead": "✕"}
-"""Beside the word, never in place of it."""
+"""Symbols shown beside the labels of the states."""
 LOOKS = {"parked": "paused", "promoted": "expiring", "running": "live", "dead": "dead"}
-"""The states of locks that they are drawn like."""
+"""The lock states whose style the message states have."""
 
 
 @dataclass(frozen=True)
 class MessageRow:
-    """One message of a list, or at the head of its own page."""
+    """A message in a list, or at the head of its own page."""
 
     view: ParkedView
     url: str
     lock_url: str
-    """Of the page of its lock; empty where that may not be seen here."""
+    """The URL of its lock's page; empty if the user may not view it."""
     name: SafeString
     task: SafeString
     look: str
@@ -43,7 +43,7 @@ class MessageRow:
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     state = request.GET.get("state", "")
     state = state if state in parked_words() else ""
     text, after = request.GET.get("q", "").strip(), offset(request.GET.get("after", ""))
@@ -79,7 +79,7 @@ def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str,
 def detail(
     admin: StoreAdmin, request: HttpRequest, task_id: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """Show the page of one message, or with ``?fragment=1`` the part of it that changes; 404 if there is none."""
+    """Show the page of one message, or its changing part with ``?fragment=1``; 404 if there is none."""
     view = operations.find_parked(task_id)
     if view is None:
         raise Http404(f"no message {task_id!r} is kept")
@@ -96,7 +96,7 @@ def detail(
 
 
 def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> MessageRow:
-    """Put a message in the reader's language."""
+    """Return a message with its labels and links."""
     info, seen = view.info, may_see(admin.admin_site, request, Lock)
     return MessageRow(
         view=view,
@@ -112,7 +112,7 @@ def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> Message
 
 
 def chosen(act: str, task_id: str) -> dict[str, str]:
-    """Return what the page that confirms an act is asked for."""
+    """Return the parameters of the confirmation page of an action."""
     return {"do": act, "message": task_id}
 
 
