@@ -37,16 +37,16 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-LOOK = ("GET", "HEAD")
+READ_ONLY = ("GET", "HEAD")
 """Methods of a view that changes nothing."""
-LOOK_AND_ACT = ("GET", "HEAD", "POST")
+READ_AND_POST = ("GET", "HEAD", "POST")
 """Methods of a view whose POST acts."""
 _View = TypeVar("_View", bound=Callable[..., HttpResponseBase])
 _Found = TypeVar("_Found")
 _DIGITS = 9
 
 
-def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[[_View], _View]:
+def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False) -> Callable[[_View], _View]:
     """Check the permission to view and, with ``release``, also to act, before the view runs.
 
     Answer 403 without permission, 405 for another method, and 503 if the store is down. Nothing of the view has run
@@ -75,19 +75,19 @@ def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[
 class Page(NamedTuple):
     """A page that ModelAdmin does not have. ``show(admin, request)`` also gets the name in the route, if there is one.
 
-    ``methods``, ``release``: see ``door``.
+    ``methods``, ``release``: see ``check_access``.
     """
 
     route: str
     name: str
     show: Callable[..., HttpResponseBase]
-    methods: tuple[str, ...] = LOOK
+    methods: tuple[str, ...] = READ_ONLY
     release: bool = False
 
     def view_of(self, admin: StoreAdmin) -> Callable[..., HttpResponseBase]:
         """Return the view of this page for an admin."""
 
-        @door(methods=self.methods, release=self.release)
+        @check_access(methods=self.methods, release=self.release)
         def view(admin: StoreAdmin, request: HttpRequest, **route: str) -> HttpResponseBase:
             return self.show(admin, request, *map(unquoted, route.values()))
 
@@ -243,7 +243,7 @@ class StoreAdmin(_ModelAdmin):
         """Answer 403."""
         raise PermissionDenied
 
-    @door()
+    @check_access()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the page of this name, which shows its history."""
         return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.utils.translation import gettext as _
 
 
-def act_words() -> dict[str, str]:
+def action_labels() -> dict[str, str]:
     """Return the labels of the actions in the audit trail, by code."""
     return {
         "release": _("released it"),
@@ -22,12 +22,12 @@ def act_words() -> dict[str, str]:
     }
 
 
-def act_word(code: str) -> str:
+def action_label(code: str) -> str:
     """Return the label of an action; its code if it is unknown, as it comes from a later version."""
-    return act_words().get(code, code)
+    return action_labels().get(code, code)
 
 
-def parked_words() -> dict[str, str]:
+def parked_labels() -> dict[str, str]:
     """Return the labels of the states of parked messages, by code."""
     return {
         "parked": _("parked"),
@@ -39,6 +39,6 @@ def parked_words() -> dict[str, str]:
     }
 
 
-def parked_word(code: str) -> str:
+def parked_label(code: str) -> str:
     """Return the label of a state; its code if it is unknown."""
-    return parked_words().get(code, code)
+    return parked_labels().get(code, code)

@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock import operations
 from django_tasklock.admin.audit.export import FORMATS, export_response
 from django_tasklock.admin.audit.form import AuditForm
-from django_tasklock.admin.base import Page, StoreAdmin, address, door, may_see, offset, query_string
+from django_tasklock.admin.base import Page, StoreAdmin, address, check_access, may_see, offset, query_string
 from django_tasklock.admin.formats import MOMENT, soft
-from django_tasklock.admin.words import act_word
+from django_tasklock.admin.words import action_label
 from django_tasklock.conf import get_settings
 from django_tasklock.models import Lock, RateLimit
 from django_tasklock.operations.audit import LIMIT_ACTIONS
@@ -43,7 +43,7 @@ class AuditAdmin(StoreAdmin):
     may_act = "view"
     own_pages: ClassVar[Sequence[Page]] = [Page("export/", "export", export)]
 
-    @door()
+    @check_access()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the latest matching entries."""
         form = AuditForm(request.GET)
@@ -65,7 +65,7 @@ class AuditAdmin(StoreAdmin):
         }
         return self.page(request, "audit", title, **context, **(extra_context or {}))
 
-    @door()
+    @check_access()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
@@ -88,7 +88,10 @@ def _rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> l
     of_limit = _page_of(RateLimit, site, request)
     return [
         EntryRow(
-            act, act_word(act.action), soft(act.name), (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name)
+            act,
+            action_label(act.action),
+            soft(act.name),
+            (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name),
         )
         for act in acts
     ]

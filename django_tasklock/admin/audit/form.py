@@ -9,7 +9,7 @@ from django import forms
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_tasklock.admin.words import act_words
+from django_tasklock.admin.words import action_labels
 from django_tasklock.operations.trail import ActQuery
 
 
@@ -19,7 +19,7 @@ def _day(label: Any) -> forms.DateField:
 
 
 def _actions() -> list[tuple[str, Any]]:
-    return [("", _("anything")), *act_words().items()]
+    return [("", _("anything")), *action_labels().items()]
 
 
 class AuditForm(forms.Form):

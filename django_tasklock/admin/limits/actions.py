@@ -60,7 +60,7 @@ def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     if form.is_valid():
         return _act(admin, request, name, form, operations.release_permit, form.cleaned_data["member"])
     detail = _find(name)
-    members = permits_row(detail.permits, _nowhere).members if detail.permits else ()
+    members = permits_row(detail.permits, _no_url).members if detail.permits else ()
     chosen = next((one for one in members if member and one.info.fingerprint == member), None)
     return _confirm(admin, request, "permit_release", _("Release this permit?"), detail, form, member=chosen)
 
@@ -91,7 +91,7 @@ def _confirm(
 ) -> HttpResponse:
     """Show the confirmation page with the form that acts."""
     view, page = detail.limit, admin.address("change", detail.name)
-    limit = None if view is None or view.usage is None else limit_row(view, _nowhere)
+    limit = None if view is None or view.usage is None else limit_row(view, _no_url)
     context = {"detail": detail, "limit": limit, "form": form, "limit_page": page, **more}
     return admin.page(request, template, title, trail=((detail.name, page),), **context)
 
@@ -100,7 +100,7 @@ def _find(name: str) -> LimitDetail:
     return found_or_404(operations.get_limit, name)
 
 
-def _nowhere(name: str) -> str:
+def _no_url(name: str) -> str:
     """Return no URL: names on confirmation pages are not links."""
     return ""
 

@@ -13,7 +13,7 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment, offset, query_string
 from django_tasklock.admin.formats import MOMENT, Fact
 from django_tasklock.admin.limits.rows import LimitRow, limit_row, permits_row, sentences
-from django_tasklock.admin.words import act_word
+from django_tasklock.admin.words import action_label
 from django_tasklock.operations.limits.values import LimitPage, LimitState, LimitView, PermitsPage
 from django_tasklock.operations.optional import if_supported
 
@@ -71,7 +71,7 @@ def detail(
         "more_tenants": 0 if view is None else max(0, view.tenants - len(found.tenants)),
         "permits": None if found.permits is None else permits_row(found.permits, page_of),
         "say": str(view.state.label) if view else "",
-        "history": [(act, act_word(act.action)) for act in found.history],
+        "history": [(act, action_label(act.action)) for act in found.history],
         "moment": MOMENT,
         "reset_url": admin.address("reset", name),
         "limit_url": admin.address("limit", name),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from django_tasklock.admin.base import LOOK_AND_ACT, Page, StoreAdmin, door, unquoted
+from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquoted
 from django_tasklock.admin.locks import actions, detail, listing, overview, sweeps
 
 
@@ -24,26 +24,26 @@ class LockAdmin(StoreAdmin):
     own_pages: ClassVar[Sequence[Page]] = [
         Page("look-up/", "look_up", detail.look_up),
         Page("overview/", "overview", overview.show),
-        Page("sweep/", "sweep", sweeps.show, LOOK_AND_ACT),  # POST requires the permission to release
+        Page("sweep/", "sweep", sweeps.show, READ_AND_POST),  # POST requires the permission to release
         Page("sweep/<path:object_id>/", "sweep_run", sweeps.one),
-        Page("release/", "release_selected", actions.release_selected, LOOK_AND_ACT, release=True),
-        Page("<path:object_id>/release/", "release", actions.release, LOOK_AND_ACT, release=True),
-        Page("<path:object_id>/ask/", "ask", actions.ask, LOOK_AND_ACT, release=True),
+        Page("release/", "release_selected", actions.release_selected, READ_AND_POST, release=True),
+        Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, release=True),
+        Page("<path:object_id>/ask/", "ask", actions.ask, READ_AND_POST, release=True),
     ]
 
-    @door()
+    @check_access()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list."""
         return listing.show(self, request, extra_context)
 
-    @door()
+    @check_access()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the page of one name, held or free."""
         return detail.show(self, request, unquoted(object_id), extra_context)
 
-    @door(release=True)
+    @check_access(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the confirmation of releasing the lock."""
         return HttpResponseRedirect(self.address("release", unquoted(object_id)))

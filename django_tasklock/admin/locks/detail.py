@@ -13,7 +13,7 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment
 from django_tasklock.admin.formats import MOMENT, Fact, moment
 from django_tasklock.admin.locks.rows import Row, lock_row
-from django_tasklock.admin.words import act_word, parked_word
+from django_tasklock.admin.words import action_label, parked_label
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.locks.explanation import explain_awaited
@@ -53,9 +53,9 @@ def show(
         "pairs": _pairs(detail),
         "moment": MOMENT,
         "holds": _holds(detail.name),
-        "parked": [(message, parked_word(message.state), span(message.waited)) for message in detail.parked],
+        "parked": [(message, parked_label(message.state), span(message.waited)) for message in detail.parked],
         "more_parked": max(0, (detail.lock.parked if detail.lock else 0) - len(detail.parked)),
-        "history": [(act, act_word(act.action)) for act in detail.history],
+        "history": [(act, action_label(act.action)) for act in detail.history],
         "release_url": admin.address("release", detail.name),
         "ask_url": admin.address("ask", detail.name),
     }

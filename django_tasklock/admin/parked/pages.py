@@ -15,7 +15,7 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, address, is_fragment, may_see, offset, query_string
 from django_tasklock.admin.formats import Fact, moment, soft
 from django_tasklock.admin.locks.listing import Choice
-from django_tasklock.admin.words import parked_word, parked_words
+from django_tasklock.admin.words import parked_label, parked_labels
 from django_tasklock.models import Lock
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView
@@ -45,7 +45,7 @@ class MessageRow:
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
     """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     state = request.GET.get("state", "")
-    state = state if state in parked_words() else ""
+    state = state if state in parked_labels() else ""
     text, after = request.GET.get("q", "").strip(), offset(request.GET.get("after", ""))
     newest = request.GET.get("o", "") == "-age"
     page = operations.list_parked(ParkedQuery(state, text, (), newest, after, admin.list_per_page))
@@ -88,7 +88,8 @@ def detail(
         "row": row,
         "facts": _facts(view, row),
         "acts": [
-            (act, word, f"{admin.address('act')}{query_string(chosen(act, task_id))}") for act, word in _may(view)
+            (act, word, f"{admin.address('act')}{query_string(chosen(act, task_id))}")
+            for act, word in _actions_for(view)
         ],
     }
     template = "parked_one_fragment" if is_fragment(request) else "parked_one"
@@ -106,7 +107,7 @@ def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> Message
         task=soft(info.task),
         look=LOOKS.get(info.state, "idle"),
         symbol=SYMBOLS.get(info.state, "○"),
-        word=parked_word(info.state),
+        word=parked_label(info.state),
         waited=span(info.waited),
     )
 
@@ -116,7 +117,7 @@ def chosen(act: str, task_id: str) -> dict[str, str]:
     return {"do": act, "message": task_id}
 
 
-def _may(view: ParkedView) -> list[tuple[str, str]]:
+def _actions_for(view: ParkedView) -> list[tuple[str, str]]:
     if view.info.state == "dead":
         return [("requeue", _("Let it wait again…")), ("discard", _("Discard…"))]
     if view.info.state == "parked":
@@ -148,7 +149,7 @@ def _facts(view: ParkedView, row: MessageRow) -> list[Fact]:
 def _states(words: Mapping[str, str], page: ParkedPage) -> list[Choice]:
     state = words["state"]
     found = [Choice(_("all"), query_string({**words, "state": ""}), not state, sum(page.counts.values()))]
-    for code, word in parked_words().items():
+    for code, word in parked_labels().items():
         if page.counts.get(code) or code in ("parked", "dead", state):
             url = query_string({**words, "state": code})
             found.append(Choice(word, url, state == code, page.counts.get(code, 0)))
