@@ -1,5 +1,4 @@
-"""The operators' pages in Django's admin: locks, rate limits, parked messages, the audit trail, and a panel on guarded
-rows' pages.
+"""The operators' pages in Django's admin: locks, rate limits, parked messages, the audit trail, and the lock panel.
 
 On an admin site of your own: ``site.register(Lock, LockAdmin)``, ``site.register(RateLimit, RateLimitAdmin)``,
 ``site.register(ParkedMessage, ParkedMessageAdmin)`` and ``site.register(AuditEntry, AuditAdmin)``, with the models from
@@ -19,7 +18,7 @@ from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit
 
 __all__ = ["AuditAdmin", "LockAdmin", "LockPanelMixin", "ParkedMessageAdmin", "RateLimitAdmin"]
 
-if not admin.site.is_registered(Lock):  # a project may have been first, with a class of its own
+if not admin.site.is_registered(Lock):  # the project may have registered a class of its own
     admin.site.register(Lock, LockAdmin)
 if not admin.site.is_registered(RateLimit):
     admin.site.register(RateLimit, RateLimitAdmin)

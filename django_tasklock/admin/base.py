@@ -1,6 +1,6 @@
-"""What the pages of locks and those of limiters have in common: they show a store, and no table.
+"""The base of our admin pages, which show a store in place of a table.
 
-The doors before every view, the addresses of the pages, and the class that both admins are made of.
+Access control of the views, the addresses of the pages, and the base class of the admins.
 """
 
 from __future__ import annotations
@@ -37,20 +37,20 @@ if TYPE_CHECKING:
 else:
     _ModelAdmin = admin.ModelAdmin
 
-LOOK = ("GET", "HEAD")
+READ_ONLY = ("GET", "HEAD")
 """Methods of a view that changes nothing."""
-LOOK_AND_ACT = ("GET", "HEAD", "POST")
+READ_AND_POST = ("GET", "HEAD", "POST")
 """Methods of a view whose POST acts."""
 _View = TypeVar("_View", bound=Callable[..., HttpResponseBase])
 _Found = TypeVar("_Found")
 _DIGITS = 9
 
 
-def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[[_View], _View]:
-    """Let in those who may look, and with ``release`` only those who may also act.
+def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False) -> Callable[[_View], _View]:
+    """Check the permission to view and, with ``release``, also to act, before the view runs.
 
-    Without permission 403, with another method 405, with the store down 503; nothing of the view has run then,
-    except where a store went down in the middle of it.
+    Answer 403 without permission, 405 for another method, and 503 if the store is down. Nothing of the view has run
+    then, unless the store went down while it ran.
     """
 
     def decorate(view: _View) -> _View:
@@ -73,21 +73,21 @@ def door(*, methods: tuple[str, ...] = LOOK, release: bool = False) -> Callable[
 
 
 class Page(NamedTuple):
-    """A page that no ModelAdmin has. ``show(admin, request)`` answers, and is given the name that is in the route.
+    """A page that ModelAdmin does not have. ``show(admin, request)`` also gets the name in the route, if there is one.
 
-    ``methods``, ``release``: see ``door``.
+    ``methods``, ``release``: see ``check_access``.
     """
 
     route: str
     name: str
     show: Callable[..., HttpResponseBase]
-    methods: tuple[str, ...] = LOOK
+    methods: tuple[str, ...] = READ_ONLY
     release: bool = False
 
     def view_of(self, admin: StoreAdmin) -> Callable[..., HttpResponseBase]:
-        """Return the view of this page on an admin."""
+        """Return the view of this page for an admin."""
 
-        @door(methods=self.methods, release=self.release)
+        @check_access(methods=self.methods, release=self.release)
         def view(admin: StoreAdmin, request: HttpRequest, **route: str) -> HttpResponseBase:
             return self.show(admin, request, *map(unquoted, route.values()))
 
@@ -95,7 +95,7 @@ class Page(NamedTuple):
 
 
 def found_or_404(look: Callable[..., _Found], name: str, *args: Any, **options: Any) -> _Found:
-    """Return what ``look`` says of a name; 404 for what cannot be one, or where the store keeps no such thing.
+    """Return ``look(name, ...)``; 404 for an invalid name, or a store that does not support the call.
 
     Raises ``BackendUnavailable``.
     """
@@ -111,25 +111,25 @@ def found_or_404(look: Callable[..., _Found], name: str, *args: Any, **options: 
 
 
 def quoted(name: str) -> str:
-    """Write a lock's name as a part of a path: ``order:1/x`` is one part."""
+    """Quote a lock's name as one part of a path, even ``order:1/x``."""
     text: str = quote(name)
-    # Browsers take "." and ".." for directories, however they are written. "_2E" is nothing that quote() makes.
+    # Browsers resolve "." and ".." as directories, quoted or not. "_2E" never occurs in the output of quote().
     return text.replace(".", "_2E") if name.strip(".") == "" else text
 
 
 def unquoted(text: str) -> str:
-    """Return the name that ``quoted`` made this of."""
+    """Return the name that ``quoted`` encoded."""
     return str(unquote(text.replace("_2E", ".")))
 
 
 def address(site: admin.AdminSite, page: str, name: str | None = None, model: type[Model] = Lock) -> str:
-    """Return the address of one of our pages on this admin site."""
+    """Return the URL of one of our pages on this admin site."""
     args = () if name is None else (quoted(name),)
     return reverse(f"admin:tasklock_{model._meta.model_name}_{page}", args=args, current_app=site.name)
 
 
 class Section(NamedTuple):
-    """One of our pages, as all of them link to it."""
+    """A link to one of our pages."""
 
     label: str
     url: str
@@ -137,7 +137,7 @@ class Section(NamedTuple):
 
 
 def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
-    """Return our pages on this admin site that this person may look at."""
+    """Return links to our pages on this admin site that the user may view."""
     pages: list[tuple[type[Model], str, Any]] = [
         (Lock, "overview", _("overview")),
         (Lock, "changelist", Lock._meta.verbose_name_plural),
@@ -149,84 +149,84 @@ def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
     found = []
     for model, page, label in pages:
         if may_see(site, request, model):
-            with suppress(NoReverseMatch):  # a class of the project's own has pages of its own
+            with suppress(NoReverseMatch):  # a class of the project's own may have other pages
                 url = address(site, page, model=model)
                 found.append(Section(capfirst(str(label)), url, url == request.path))
     return found
 
 
 def may_see(site: admin.AdminSite, request: HttpRequest, model: type[Model]) -> bool:
-    """Return whether this admin site has our pages of ``model``, and this person may look at them."""
+    """Return whether this admin site has our pages of ``model``, and the user may view them."""
     user: Any = request.user
     return site.is_registered(model) and bool(user.has_perm(f"tasklock.view_{model._meta.model_name}"))
 
 
 def query_string(words: Mapping[str, str]) -> str:
-    """Write a query string, without what is empty; ``?`` where all is."""
+    """Return a query string without empty values; ``?`` if all are empty."""
     return "?" + urlencode({key: value for key, value in words.items() if value})
 
 
 def offset(text: str) -> int:
-    """Read where a page of a list starts; 0 for what is no such number."""
+    """Return the offset of a page of a list; 0 if it is invalid."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
 
 
 def is_fragment(request: HttpRequest) -> bool:
-    """Tell whether only the part that changes is asked for, to put it in place of what is shown."""
+    """Return whether only the changing part of the page is requested, to replace it in the open page."""
     return request.GET.get("fragment") == "1"
 
 
 class StoreAdmin(_ModelAdmin):
-    """``may_act``: the permission that lets one act, beside the one to look.
+    """The base of our admins. ``may_act``: the permission to act, required in addition to the one to view.
 
-    ``refresh_every``: seconds until a page that is open asks again; 0: never.
+    ``refresh_every``: seconds between refreshes of an open page; 0: never.
     """
 
     refresh_every: ClassVar[int] = 5
     may_act: ClassVar[str]
     own_pages: ClassVar[Sequence[Page]]
     down: ClassVar[str] = "store_down"
-    """The template that says that the store does not answer; with ``_fragment`` the part of it that changes."""
+    """The template for an unavailable store; with the suffix ``_fragment`` its changing part."""
 
-    # Who may do what
+    # Permissions
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Ask for the permission to look."""
+        """Return whether the user has the permission to view."""
         return self._has(request, "view")
 
     def has_release_permission(self, request: HttpRequest) -> bool:
-        """Ask for both permissions: whoever acts is shown what it does."""
+        """Return whether the user may view and act, because the pages that act show the lock or limiter."""
         return self._has(request, "view") and self._has(request, self.may_act)
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Refuse: code makes locks and limiters, people do not."""
+        """Return False: locks and limiters are created by code."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Refuse: there is nothing to edit."""
+        """Return False: there is nothing to edit."""
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Refuse: a lock is released and a limit is reset, which are other permissions."""
+        """Return False: releasing a lock and resetting a limit have permissions of their own."""
         return False
 
     def has_module_permission(self, request: HttpRequest) -> bool:
-        """Show on the index what may be looked at."""
+        """Return whether to show the model on the index."""
         return self._has(request, "view")
 
     # Pages
 
     def get_urls(self) -> list[URLPattern]:
-        """Replace all addresses of a ModelAdmin: those inherited would query a table."""
+        """Replace all URLs of ModelAdmin, because the inherited views query a table."""
 
         def page(route: str, name: str, view: Any) -> URLPattern:
             wrapped: Any = self.admin_site.admin_view(view)
-            for alias in connections:  # what is written to a guarded row must be committed before its lock goes
+            for alias in connections:  # a row's revoked claim must be committed before its lock is released
                 transaction.non_atomic_requests(alias)(wrapped)
             found: URLPattern = path(route, wrapped, name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
             return found
 
-        return [  # by the names that the admin's own links use, and by ours
+        return [  # with the names that the admin's own links use, and with ours
             page("", "changelist", self.changelist_view),
             page("add/", "add", self.add_view),
             *(page(one.route, one.name, one.view_of(self)) for one in self.own_pages),
@@ -236,26 +236,26 @@ class StoreAdmin(_ModelAdmin):
         ]
 
     def add_view(self, request: HttpRequest, form_url: str = "", extra_context: Any = None) -> HttpResponse:
-        """Refuse whoever comes."""
+        """Answer 403."""
         raise PermissionDenied
 
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Refuse whoever comes."""
+        """Answer 403."""
         raise PermissionDenied
 
-    @door()
+    @check_access()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Redirect to the page of that name, which has its history."""
+        """Redirect to the page of this name, which shows its history."""
         return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")
 
-    # What the pages are made with
+    # Rendering
 
     def address(self, page: str, name: str | None = None) -> str:
-        """Return the address of one of our pages on this admin site."""
+        """Return the URL of one of our pages on this admin site."""
         return address(self.admin_site, page, name, self.model)
 
     def row_address(self, request: HttpRequest) -> Callable[[RowRef], str]:
-        """Make ``f(row)``: the change page of a guarded row, empty where this site has none or it may not be seen."""
+        """Return ``f(row)``, the URL of the row's change page; empty if there is none or the user may not view it."""
         seen: dict[RowRef, str] = {}
 
         def of(ref: RowRef) -> str:
@@ -266,7 +266,7 @@ class StoreAdmin(_ModelAdmin):
         return of
 
     def actor(self, request: HttpRequest) -> Actor:
-        """Return who acts, for the history."""
+        """Return the actor for the audit trail."""
         user: Any = request.user
         return Actor(name=user.get_username(), user_id=user.pk)
 
@@ -280,7 +280,7 @@ class StoreAdmin(_ModelAdmin):
         trail: tuple[tuple[str, str], ...] = (),
         **context: Any,
     ) -> TemplateResponse:
-        """Render a page of the admin. ``trail``: names and addresses of the pages between the list and this one."""
+        """Render a page of the admin. ``trail``: names and URLs of the pages between the list and this one."""
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
@@ -298,7 +298,7 @@ class StoreAdmin(_ModelAdmin):
         return TemplateResponse(request, f"admin/tasklock/{template}.html", context, status=status)
 
     def store_down(self, request: HttpRequest, error: BackendUnavailable) -> HttpResponse:
-        """Answer with 503. The reason may name hosts and ports, so it goes to the log."""
+        """Answer 503. The reason may contain hosts and ports, so it is only logged."""
         logger.warning("the admin cannot show %s: %s", self.opts.verbose_name_plural, error)
         template = f"{self.down}_fragment" if is_fragment(request) else self.down
         again = request.get_full_path() if request.method in ("GET", "HEAD") else self.address("changelist")

@@ -1,4 +1,4 @@
-"""How the pages write things: times, facts, bars, and identifiers that may break at the end of a line."""
+"""Formatting for the pages: times, facts, bars, and identifiers with line break opportunities."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from django_tasklock.operations.durations import span
 from django_tasklock.types import LockInfo
 
 MOMENT = "Y-m-d H:i:s"
-"""How times are written: to the second, in the reader's time zone."""
+"""The format of times: to the second, in the active time zone."""
 _JOINTS = re.compile(r"([._:/@-])(?=[^._:/@-])")
 
 
 class Fact(NamedTuple):
-    """Something that is known. ``code``: an identifier, to be read letter by letter."""
+    """A label and a value. ``code``: the value is an identifier, shown in a monospaced font."""
 
     label: str
     text: str
@@ -29,11 +29,11 @@ class Fact(NamedTuple):
 
 
 NONE = "\N{EN DASH}"
-"""In the place of what is not known, or is not there."""
+"""Shown for a missing or unknown value."""
 
 
 class Bar(NamedTuple):
-    """How much of the timeout is left. Text: a template would put separators into numbers."""
+    """The time left of the timeout. Numbers are text, because a template would add separators."""
 
     value: str
     of: str
@@ -41,20 +41,20 @@ class Bar(NamedTuple):
 
 
 def moment(time: datetime) -> str:
-    """Write a time as ``MOMENT`` says."""
+    """Format a time with ``MOMENT``."""
     local: Any = localtime(time)
     return str(date_format(local, MOMENT))
 
 
 def time_left(info: LockInfo) -> str:
-    """Write how much of a holder's timeout is left."""
+    """Format the time left until a holder's timeout."""
     if info.without_timeout:
         return _("until it is released")
     return span(info.time_left) if info.time_left > 0 else _("past its timeout")
 
 
 def bar_of(info: LockInfo) -> Bar | None:
-    """Return the bar of what is left of a holder's timeout; ``None``: nothing runs down."""
+    """Return the bar of the time left until a holder's timeout; ``None`` if there is no timeout, or it has passed."""
     left, whole = int(info.time_left), int(info.held_for + info.time_left)
     if left <= 0 or info.without_timeout:
         return None
@@ -62,10 +62,10 @@ def bar_of(info: LockInfo) -> Bar | None:
 
 
 def soft(text: str) -> SafeString:
-    """Escape the text and mark where a line may end: identifiers have no spaces."""
+    """Escape an identifier and mark line break opportunities, as it has no spaces."""
     return mark_safe(_JOINTS.sub(r"\1<wbr>", escape(text)))  # noqa: S308
 
 
 def host_and_pid(holder: str, task: str, task_id: str) -> str:
-    """Cut ``host:pid`` out of ``host:pid (task[id])``."""
+    """Return ``host:pid`` from ``host:pid (task[id])``."""
     return holder.removesuffix(f" ({task}[{task_id}])")

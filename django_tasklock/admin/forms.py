@@ -1,4 +1,4 @@
-"""What is asked before a lock is released, its holder asked to give it back, or a limiter changed."""
+"""The forms for actions on locks, messages and limiters, and for a sweep."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _KEPT = _("Kept in the history of the lock, with your name.")
 
 
 class AskForm(forms.Form):
-    """The lease that is meant, by its fingerprint, and the reason."""
+    """The fingerprint of the lease, and the reason."""
 
     fingerprint = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
     reason = _reason(required=False, help_text=_KEPT)
 
 
 class ReleaseForm(AskForm):
-    """An ``AskForm`` whose reason is required and which asks, for a guarded row, what state to leave it in."""
+    """An ``AskForm`` with a required reason and, for a guarded row, the state to leave it in."""
 
     reason = _reason(required=True, help_text=_KEPT)
 
@@ -51,7 +51,7 @@ class ReleaseForm(AskForm):
 
     @property
     def row_state(self) -> Any:
-        """The state as the guard has it; ``None``: the guard's own choice."""
+        """The state with the type that the guard has; ``None``: the guard's default."""
         return self._states.get(self.cleaned_data.get("row_state", ""))
 
 
@@ -62,13 +62,13 @@ class SelectedForm(forms.Form):
 
 
 class ParkedForm(forms.Form):
-    """Why messages are published, requeued or discarded."""
+    """The reason for publishing, requeueing or discarding messages."""
 
     reason = _reason(required=True, help_text=_("Kept in the audit trail, with your name."))
 
 
 class SweepForm(forms.Form):
-    """How far a sweep goes, and why it is started."""
+    """The options of a sweep."""
 
     dry_run = forms.BooleanField(
         label=_("Only look"),
@@ -88,19 +88,19 @@ _KEPT_OF_LIMIT = _("Kept in the history of the limiter, with your name.")
 
 
 class LimitReasonForm(forms.Form):
-    """The reason for an act on a limiter."""
+    """The reason for an action on a limiter."""
 
     reason = _reason(required=True, help_text=_KEPT_OF_LIMIT)
 
 
 class MemberForm(LimitReasonForm):
-    """The fingerprint of the member that loses its permit, and why."""
+    """The fingerprint of the member whose permit to release, and the reason."""
 
     member = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
 
 
 class ShareForm(LimitReasonForm):
-    """How much of the limit is to be in force, and why."""
+    """The share of the limit to enforce, and the reason."""
 
     percent = forms.FloatField(
         label=_("Limit in force, in per cent"),
@@ -113,12 +113,12 @@ class ShareForm(LimitReasonForm):
 
     @property
     def share(self) -> float:
-        """As ``operations`` wants it."""
+        """The share as a fraction, for ``operations``."""
         return min(1.0, float(self.cleaned_data["percent"]) / 100)
 
 
 class PauseForm(LimitReasonForm):
-    """For how long nobody is to go, and why."""
+    """The length of the pause, and the reason."""
 
     minutes = forms.FloatField(
         label=_("Minutes"),
@@ -132,7 +132,7 @@ class PauseForm(LimitReasonForm):
 
     @property
     def seconds(self) -> float:
-        """As ``operations`` wants it."""
+        """The length of the pause in seconds, for ``operations``."""
         return float(self.cleaned_data["minutes"]) * 60
 
 

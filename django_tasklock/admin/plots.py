@@ -1,4 +1,4 @@
-"""Small plots, drawn by the server: bars in an SVG without text, which a stylesheet colours."""
+"""Small bar charts, drawn on the server as SVG without text, and coloured by a stylesheet."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from django.utils.html import escape
 from django.utils.safestring import SafeString, mark_safe
 
 WIDTH, HEIGHT = 1000, 100
-"""Units of the drawing: it is stretched to whatever room there is."""
+"""Units of the drawing, which is stretched to the available size."""
 GAP = 0.15
-"""Share of a bar's room that is left free."""
+"""The share of a bar's width that is left free."""
 _STEPS = (1, 1.5, 2, 3, 4, 5, 6, 8, 10, 15)
 
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One colour of the bars. Classes of the stylesheet are ``tasklock-bar-1``, the next ``tasklock-bar-2``..."""
+    """One colour of the bars; the classes in the stylesheet are ``tasklock-bar-1``, ``tasklock-bar-2``..."""
 
     label: str
     values: Sequence[float]
@@ -28,21 +28,20 @@ class Series:
 
 @dataclass(frozen=True)
 class Bars:
-    """Bars side by side, one for each of ``labels``, of each series a part, the first at the bottom.
+    """Stacked bars, one for each of ``labels``, with one segment per series, the first at the bottom.
 
-    Each says what it means when it is pointed at, and the whole of it what it shows (``title``) to those who do not see
-    it; numbers are read in the table that stands beside it.
+    Each bar has a tooltip, and the drawing a label for screen readers (``title``); a table beside it has the numbers.
     """
 
     title: str
     labels: Sequence[str]
     series: Sequence[Series]
     show: Callable[[float], str] = "{:g}".format
-    """Writes a value."""
+    """Formats a value."""
 
     @cached_property
     def empty(self) -> bool:
-        """Tell whether there is nothing to see: all is zero."""
+        """Return whether all values are zero."""
         return not any(any(one.values) for one in self.series)
 
     @cached_property
@@ -52,12 +51,12 @@ class Bars:
 
     @property
     def top_label(self) -> str:
-        """Return the value at the upper edge, as a label."""
+        """The value at the upper edge, as a label."""
         return self.show(self.top)
 
     @property
     def middle_label(self) -> str:
-        """Return the value half-way up, as a label."""
+        """The value at half height, as a label."""
         return self.show(self.top / 2)
 
     @cached_property
@@ -69,7 +68,7 @@ class Bars:
 
     @cached_property
     def svg(self) -> SafeString:
-        """Return the drawing. Nothing in it needs a script, or a style of its own."""
+        """Return the SVG drawing, which needs neither scripts nor inline styles."""
         box = f'viewBox="0 0 {WIDTH} {HEIGHT}" preserveAspectRatio="none"'
         parts = [f'<svg class="tasklock-plot" {box} role="img" aria-label="{escape(self.title)}">']
         parts += [
@@ -78,14 +77,14 @@ class Bars:
         ]
         for place, label in enumerate(self.labels):
             parts.append(f"<g><title>{escape(self._said(place, label))}</title>{self._bar(place)}</g>")
-        return mark_safe("".join([*parts, "</svg>"]))  # noqa: S308  # what others wrote is escaped
+        return mark_safe("".join([*parts, "</svg>"]))  # noqa: S308  # texts from outside are escaped
 
     def _bar(self, place: int) -> str:
         room = WIDTH / len(self.labels)
         left, width = place * room + room * GAP / 2, room * (1 - GAP)
         values = [one.values[place] for one in self.series]
         whole = f'<rect class="tasklock-bar-room" x="{place * room:.2f}" y="0" width="{room:.2f}" height="{HEIGHT}"/>'
-        drawn = [whole]  # so that it can be pointed at above the bar, too
+        drawn = [whole]  # so that the tooltip also shows above the bar
         for number, (value, reached) in enumerate(zip(values, accumulate(values), strict=True), 1):
             if value > 0:
                 y, height = HEIGHT * (1 - reached / self.top), HEIGHT * value / self.top
@@ -101,7 +100,7 @@ class Bars:
 
 
 def round_up(value: float) -> float:
-    """Return the next round number, which is at most half as much again as ``value``; 1 for nothing."""
+    """Return the next round number, at most half as much again as ``value``; 1 if that is 0 or infinite."""
     if not value > 0 or math.isinf(value):
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))

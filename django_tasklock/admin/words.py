@@ -1,12 +1,12 @@
-"""What was done, and the states of parked messages, in the reader's language."""
+"""Labels of actions and of the states of parked messages, in the active language."""
 
 from __future__ import annotations
 
 from django.utils.translation import gettext as _
 
 
-def act_words() -> dict[str, str]:
-    """Return what the audit trail calls an act, and how people are told of it."""
+def action_labels() -> dict[str, str]:
+    """Return the labels of the actions in the audit trail, by code."""
     return {
         "release": _("released it"),
         "ask": _("asked for it"),
@@ -22,13 +22,13 @@ def act_words() -> dict[str, str]:
     }
 
 
-def act_word(code: str) -> str:
-    """Return what was done; the code itself where a later version did it."""
-    return act_words().get(code, code)
+def action_label(code: str) -> str:
+    """Return the label of an action; its code if it is unknown, as it comes from a later version."""
+    return action_labels().get(code, code)
 
 
-def parked_words() -> dict[str, str]:
-    """Return the states of parked messages."""
+def parked_labels() -> dict[str, str]:
+    """Return the labels of the states of parked messages, by code."""
     return {
         "parked": _("parked"),
         "promoted": _("on its way"),
@@ -39,6 +39,6 @@ def parked_words() -> dict[str, str]:
     }
 
 
-def parked_word(code: str) -> str:
-    """Return the state of a parked message."""
-    return parked_words().get(code, code)
+def parked_label(code: str) -> str:
+    """Return the label of a state; its code if it is unknown."""
+    return parked_labels().get(code, code)

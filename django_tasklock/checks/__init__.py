@@ -36,13 +36,13 @@ DEPLOY_CHECKS = (
 def register() -> None:
     """Register every check of this package; repeated calls register each check once."""
     for path in CHECKS:
-        checks.register(imported_later(path), TAG)
+        checks.register(lazy_check(path), TAG)
     for path in DEPLOY_CHECKS:
-        checks.register(imported_later(path), TAG, deploy=True)
+        checks.register(lazy_check(path), TAG, deploy=True)
 
 
 @cache
-def imported_later(path: str) -> Any:
+def lazy_check(path: str) -> Any:
     """Return a check that imports the one at ``path`` when it runs, and has its name."""
     home, name = path.split(".")
 

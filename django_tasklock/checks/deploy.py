@@ -13,7 +13,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, router
 
 from django_tasklock.backends import LockStore
-from django_tasklock.checks.store import in_redis, is_kind, sound_backend
+from django_tasklock.checks.store import in_redis, is_kind, valid_backend
 from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Grant
@@ -25,10 +25,10 @@ PROBE = 10_000  # ms
 
 def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W010: unreachable. E005: refused. W012: too old. W013: may evict locks. W014, I001: missing rights."""
-    sound = sound_backend()
-    if sound is None or is_kind(sound[1], "database"):
+    valid = valid_backend()
+    if valid is None or is_kind(valid[1], "database"):
         return []
-    settings, backend = sound
+    settings, backend = valid
     found: list[checks.CheckMessage] = []
     try:
         if is_kind(backend, "cluster"):
@@ -121,8 +121,8 @@ def _granted(backend: LockStore) -> Iterator[checks.CheckMessage]:
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W010: the database is unreachable. W011: a table or a column of this app is missing."""
-    sound = sound_backend()
-    needed = sound is not None and is_kind(sound[1], "database")
+    valid = valid_backend()
+    needed = valid is not None and is_kind(valid[1], "database")
     missing: dict[str, str] = {}  # missing table or column -> database alias
     for model in apps.get_app_config("tasklock").get_models():
         if not model._meta.managed or model._meta.proxy:

@@ -18,7 +18,7 @@ from django_tasklock.guards.rows import indexed
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E004: an unusable guard. W003: rows without token. W007: no index for the sweep. W017: failed import."""
     found: list[checks.CheckMessage] = [*_unknown()]
-    told: set[tuple[str, str]] = set()
+    reported: set[tuple[str, str]] = set()
     for named, guard, *_ in registered():
         try:
             model = apps.get_model(named) if isinstance(named, str) else named
@@ -29,8 +29,8 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         reasons = unfit(model, guard)
         found += [checks.Error(text, hint=hint or None, obj=model, id="tasklock.E004") for text, hint in reasons]
         for message in _wanting(model, guard, fits=not reasons):
-            if (model._meta.label, message.msg) not in told:
-                told.add((model._meta.label, message.msg))
+            if (model._meta.label, message.msg) not in reported:
+                reported.add((model._meta.label, message.msg))
                 found.append(message)
     return found
 

@@ -8,18 +8,18 @@ from typing import Any
 from django.core import checks
 
 from django_tasklock.backends.contract.rates import Rate
-from django_tasklock.checks.settings import sound_settings
-from django_tasklock.checks.store import sound_backend
+from django_tasklock.checks.settings import valid_settings
+from django_tasklock.checks.store import valid_backend
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.options import Limit, limit_of
 
 
 def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E006: rate limits are configured, but the store does not support them. E001 reports invalid ones."""
-    sound = sound_backend()
-    if sound is None or not sound[0].RATE_LIMITS:
+    valid = valid_backend()
+    if valid is None or not valid[0].RATE_LIMITS:
         return []
-    settings, backend = sound
+    settings, backend = valid
     try:
         _ = backend.rates
     except TaskLockError:
@@ -37,7 +37,7 @@ def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.Che
 
 def check_limits(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W016: a part of a rate limit that has no effect because of another part."""
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None:
         return []
     return [

@@ -7,13 +7,13 @@ from typing import Any
 
 from django.core import checks
 
-from django_tasklock.checks.settings import sound_settings
+from django_tasklock.checks.settings import valid_settings
 from django_tasklock.conf import milliseconds
 
 
 def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E007: too short to be renewed. W019: longer than needed. W020, W022, I002: the state of the workers."""
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None or settings.MESSAGE_LEASE is None:
         return []
     from django_tasklock.celery.messages.report import lease_lengths

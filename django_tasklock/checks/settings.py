@@ -18,7 +18,7 @@ SHORTEST_LEASE = 1500
 SHORTEST_KEY = 32
 
 
-def sound_settings() -> Settings | None:
+def valid_settings() -> Settings | None:
     """Return the settings in force; ``None`` if E001 reports them."""
     try:
         settings = get_settings()
@@ -33,7 +33,7 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     found: list[checks.CheckMessage] = [
         checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in _all_problems(given)
     ]
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None:
         return found
     hold, lease = settings.default_spans[0], milliseconds(settings.LEASE, "LEASE")
@@ -57,7 +57,7 @@ def _all_problems(given: Any) -> list[tuple[str, str]]:
 
 def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W008: an API key that can be guessed, or has two names. W009: keys in URLs. Keys are never printed."""
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None:
         return []
     found: list[checks.CheckMessage] = []

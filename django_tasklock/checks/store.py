@@ -9,13 +9,13 @@ from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import LockStore, get_backend, resolve
-from django_tasklock.checks.settings import sound_settings
+from django_tasklock.checks.settings import valid_settings
 from django_tasklock.conf import Settings
 
 
-def sound_backend() -> tuple[Settings, LockStore] | None:
+def valid_backend() -> tuple[Settings, LockStore] | None:
     """Return settings and backend; ``None`` if E001 or E002 reports them."""
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None:
         return None
     try:
@@ -42,7 +42,7 @@ def in_redis(settings: Settings, backend: LockStore) -> bool:
 
 def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E002: an invalid store, or no replicas to wait for. E003, W001: an unsuitable cache. W002: one process."""
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None:
         return []  # reported as E001
     try:
@@ -79,12 +79,12 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
 
 def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W004: ``clear()`` of a cache would delete every lock."""
-    sound = sound_backend()
-    if sound is None or not in_redis(*sound):
+    valid = valid_backend()
+    if valid is None or not in_redis(*valid):
         return []
     from django_tasklock.backends.redis.address import database_of, databases_of
 
-    location = sound[0].location
+    location = valid[0].location
     try:
         database = database_of(location)
     except ImproperlyConfigured:

@@ -6,14 +6,14 @@ from typing import Any
 
 from django.core import checks
 
-from django_tasklock.checks.settings import sound_settings
+from django_tasklock.checks.settings import valid_settings
 
 SHOWN = 5
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W018: a body that uses its whole timeout may be delivered again while it runs."""
-    if sound_settings() is None:
+    if valid_settings() is None:
         return []
     from django_tasklock.celery.visibility import reaching_visibility_timeout
 
@@ -34,7 +34,7 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
 
 def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W021: tasks with locks that do not start again if their process dies."""
-    if sound_settings() is None:
+    if valid_settings() is None:
         return []
     from django_tasklock.celery.visibility import acknowledged_early
 
@@ -55,7 +55,7 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
 
 def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W015: functions that run without their lock while the store is down, without an explicit option."""
-    settings = sound_settings()
+    settings = valid_settings()
     if settings is None or settings.ON_UNAVAILABLE != "run":
         return []
     from django_tasklock.celery.task_modules import import_task_modules

@@ -62,7 +62,7 @@ def check_texts(options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def while_read(stream: OutputWrapper) -> Iterator[None]:
+def until_closed(stream: OutputWrapper) -> Iterator[None]:
     """Exit quietly, with the status of a process ended by SIGPIPE, when the reader has gone: ``locks | head``."""
     try:
         yield
@@ -73,7 +73,7 @@ def while_read(stream: OutputWrapper) -> Iterator[None]:
 
 
 @contextmanager
-def speaking() -> Iterator[None]:
+def command_errors() -> Iterator[None]:
     """Use English, as commands do, and raise outages and invalid arguments as ``CommandError``."""
     try:
         with translation.override(None):

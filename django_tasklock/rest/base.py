@@ -40,10 +40,10 @@ class OnlyJSON(DefaultContentNegotiation):
         return renderers[0], renderers[0].media_type
 
 
-class Door(APIView):
+class TaskLockView(APIView):
     """The base of all views: closed without ``permission``, with one format for errors, and without caching."""
 
-    schema = schema.DoorSchema()
+    schema = schema.TaskLockSchema()
     permission: tuple[str, ...]
     throttle_scope: str
     operation_id: str
@@ -106,7 +106,7 @@ class Door(APIView):
         except RecursionError as error:
             raise ParseError(_("The JSON is nested too deeply.")) from error
         if isinstance(data, Mapping):
-            _no_others(data, taken.fields)
+            _refuse_unknown_fields(data, taken.fields)
         taken.is_valid(raise_exception=True)
         return dict(taken.validated_data)
 
@@ -117,7 +117,7 @@ class Door(APIView):
         return Actor(name, user.pk if isinstance(user, get_user_model()) else None)
 
 
-def _no_others(given: Mapping[str, Any], fields: Iterable[str]) -> None:
+def _refuse_unknown_fields(given: Mapping[str, Any], fields: Iterable[str]) -> None:
     """Raise a ``Problem`` for an unknown field: a misspelt ``row_state`` must not release with the default state."""
     known = list(fields)
     for name in given:

@@ -56,7 +56,7 @@ class Problem(APIException):
 
 
 @contextmanager
-def refused_as(status: int, code: Code) -> Iterator[None]:
+def as_problem(status: int, code: Code) -> Iterator[None]:
     """Raise a ``TaskLockError`` of the block as this problem, except outages and open transactions."""
     try:
         yield

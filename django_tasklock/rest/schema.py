@@ -14,10 +14,10 @@ from django_tasklock.conf import get_settings
 from django_tasklock.rest.authentication import scope_for
 from django_tasklock.rest.shapes import ProblemSerializer
 
-PLACES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
+KEY_SCHEMES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
 
 
-class DoorSchema(AutoSchema):
+class TaskLockSchema(AutoSchema):
     """The schema of our views, whatever ``DEFAULT_SCHEMA_CLASS`` is; the view has the operation's id."""
 
     def get_operation_id(self) -> str:
@@ -44,7 +44,7 @@ class DoorSchema(AutoSchema):
         """Return the ways to send a key as alternatives; drf-spectacular would require all of them at once."""
         found: list[dict[str, Any]] = []
         for ways in super().get_auth():
-            found += [{name: ways[name]} for name in ways] if PLACES & ways.keys() else [ways]
+            found += [{name: ways[name]} for name in ways] if KEY_SCHEMES & ways.keys() else [ways]
         return found
 
 
@@ -115,7 +115,7 @@ _CHALLENGE = OpenApiParameter(
 _RETRY_AFTER = OpenApiParameter(
     "Retry-After", OpenApiTypes.INT, OpenApiParameter.HEADER, response=[429, 503], description="Seconds."
 )
-_SENTENCES = {
+_DESCRIPTIONS = {
     400: "The request is malformed, or has an unknown field (`unknown_field`), a name that no lock can have"
     " (`invalid_name`), or a state that the row cannot have (`invalid_row_state`).",
     401: "Not authenticated: send a key or log in.",
@@ -133,10 +133,10 @@ _SENTENCES = {
 }
 
 
-def answers(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
+def responses(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
     """Return the keyword arguments of ``extend_schema``: the answers, ``good`` and errors, and ``parameters``."""
     codes = (400, 401, 403, 429, 503, *codes, *([413] if 415 in codes else []))
-    problems = {code: OpenApiResponse(ProblemSerializer, _SENTENCES[code]) for code in codes}
+    problems = {code: OpenApiResponse(ProblemSerializer, _DESCRIPTIONS[code]) for code in codes}
     if ETAG in more["parameters"]:
         problems[304] = OpenApiResponse(description="The lock still has the holder that If-None-Match names.")
     more["parameters"] = [*more["parameters"], _CHALLENGE, _RETRY_AFTER]

@@ -24,27 +24,29 @@ from django_tasklock.operations import Act
 from django_tasklock.types import LockInfo
 
 
-class Shape(serializers.Serializer):
+class ValueSerializer(serializers.Serializer):
     """A serializer of a frozen value, named ``TaskLock...`` in the OpenAPI document, as a project may have a ``Lock``.
 
-    ``of``: the class of the value; ``names``: its attributes that are sent, in this order, and no others. A field that
-    is declared in the serializer replaces the one derived from the annotation.
+    ``value_class``: the class of the value; ``value_fields``: its attributes that are sent, in this order, and no
+    others. A field that is declared in the serializer replaces the one derived from the annotation.
     """
 
-    of: ClassVar[Any] = None
-    names: ClassVar[str] = ""
+    value_class: ClassVar[Any] = None
+    value_fields: ClassVar[str] = ""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         cls.Meta = type("Meta", (), {"ref_name": f"TaskLock{cls.__name__.removesuffix('Serializer')}"})
 
     def get_fields(self) -> dict[str, serializers.Field]:
-        """Return the declared fields and those derived from ``names``, a base class's first."""
+        """Return the declared fields and those derived from ``value_fields``, a base class's first."""
         written: dict[str, serializers.Field] = super().get_fields()
         found: dict[str, serializers.Field] = {}
         for kind in reversed(type(self).__mro__):
-            for name in str(vars(kind).get("names", "")).split():
-                found[name] = written[name] if name in written else field_of(*_attributes(vars(kind)["of"])[name])
+            for name in str(vars(kind).get("value_fields", "")).split():
+                found[name] = (
+                    written[name] if name in written else field_of(*_attributes(vars(kind)["value_class"])[name])
+                )
         return {**found, **written}
 
     def parts(self, value: Any) -> tuple[Any, ...]:
@@ -53,7 +55,7 @@ class Shape(serializers.Serializer):
 
     def to_representation(self, instance: Any) -> Any:
         """Return the JSON. Attributes are read, since ``LockInfo`` is also a mapping, in which times are text."""
-        if self.of is not None and not isinstance(instance, dict):
+        if self.value_class is not None and not isinstance(instance, dict):
             parts = self.parts(instance)
             instance = {
                 name: next(getattr(part, name) for part in parts if hasattr(part, name)) for name in self.fields
@@ -132,7 +134,7 @@ class State(serializers.Field):
 # Shared by locks and limiters
 
 
-class AskSerializer(Shape):
+class AskSerializer(ValueSerializer):
     """The reason for an action."""
 
     reason = serializers.CharField(
@@ -140,21 +142,21 @@ class AskSerializer(Shape):
     )
 
 
-class InfoSerializer(Shape):
+class InfoSerializer(ValueSerializer):
     """The holder of a lock or permit, and its times."""
 
-    of: ClassVar[Any] = LockInfo
-    names = "name holder fingerprint task task_id acquired_at held_for ttl time_left fence waiting"
+    value_class: ClassVar[Any] = LockInfo
+    value_fields = "name holder fingerprint task task_id acquired_at held_for ttl time_left fence waiting"
 
 
-class ActSerializer(Shape):
+class ActSerializer(ValueSerializer):
     """An action of an operator, an API key or the sweep."""
 
-    of = Act
-    names = "at actor action reason outcome"
+    value_class = Act
+    value_fields = "at actor action reason outcome"
 
 
-class ProblemSerializer(Shape):
+class ProblemSerializer(ValueSerializer):
     """An error."""
 
     code = serializers.CharField(help_text="For programs.")

@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import TaskLock
-from django_tasklock.admin.words import parked_words
+from django_tasklock.admin.words import parked_labels
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.parking import rows
@@ -41,7 +41,7 @@ def message(number: int, name: str = "video:1", *, ago: float = 0, **values: Any
 
 def test_every_state_has_a_word() -> None:
     kept = {rows.PARKED, rows.PROMOTED, rows.RUNNING, rows.ENDED, rows.SUPERSEDED, rows.DEAD}
-    assert kept == set(STATES) == set(parked_words())
+    assert kept == set(STATES) == set(parked_labels())
 
 
 def park(number: int, name: str = "video:1", **values: Any) -> ParkedMessage:

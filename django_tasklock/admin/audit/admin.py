@@ -1,4 +1,4 @@
-"""The audit trail in the admin: who did what, when, and to which name."""
+"""The admin of the audit trail."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock import operations
 from django_tasklock.admin.audit.export import FORMATS, export_response
 from django_tasklock.admin.audit.form import AuditForm
-from django_tasklock.admin.base import Page, StoreAdmin, address, door, may_see, offset, query_string
+from django_tasklock.admin.base import Page, StoreAdmin, address, check_access, may_see, offset, query_string
 from django_tasklock.admin.formats import MOMENT, soft
-from django_tasklock.admin.words import act_word
+from django_tasklock.admin.words import action_label
 from django_tasklock.conf import get_settings
 from django_tasklock.models import Lock, RateLimit
 from django_tasklock.operations.audit import LIMIT_ACTIONS
@@ -26,7 +26,7 @@ from django_tasklock.operations.values import Act
 
 
 def export(admin: StoreAdmin, request: HttpRequest) -> HttpResponseBase:
-    """Send all entries that are wanted, as CSV or JSON, as they are read."""
+    """Stream all matching entries as CSV or JSON."""
     form = AuditForm(request.GET)
     if not form.is_valid():
         return HttpResponseRedirect(admin.address("changelist") + query_string(form.words()))
@@ -34,7 +34,7 @@ def export(admin: StoreAdmin, request: HttpRequest) -> HttpResponseBase:
 
 
 class AuditAdmin(StoreAdmin):
-    """List and export. ``tasklock.view_auditentry`` lets one look; nobody may change anything.
+    """Lists and exports the audit trail. ``tasklock.view_auditentry`` allows viewing; nothing can be changed.
 
     ``list_per_page``: entries on a page.
     """
@@ -43,9 +43,9 @@ class AuditAdmin(StoreAdmin):
     may_act = "view"
     own_pages: ClassVar[Sequence[Page]] = [Page("export/", "export", export)]
 
-    @door()
+    @check_access()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
-        """Show the latest entries that are wanted."""
+        """Show the latest matching entries."""
         form = AuditForm(request.GET)
         title = capfirst(str(self.opts.verbose_name_plural))
         below = offset(request.GET.get("below", "")) or None
@@ -65,7 +65,7 @@ class AuditAdmin(StoreAdmin):
         }
         return self.page(request, "audit", title, **context, **(extra_context or {}))
 
-    @door()
+    @check_access()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
@@ -74,13 +74,13 @@ class AuditAdmin(StoreAdmin):
 
 
 class EntryRow(NamedTuple):
-    """One entry, in the reader's language."""
+    """An entry with its labels and links."""
 
     act: Act
     word: str
     name: SafeString
     url: str
-    """Of the page of the lock or limiter; empty where it may not be seen here."""
+    """The URL of the lock's or limiter's page; empty if the user may not view it."""
 
 
 def _rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[EntryRow]:
@@ -88,7 +88,10 @@ def _rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> l
     of_limit = _page_of(RateLimit, site, request)
     return [
         EntryRow(
-            act, act_word(act.action), soft(act.name), (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name)
+            act,
+            action_label(act.action),
+            soft(act.name),
+            (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name),
         )
         for act in acts
     ]
@@ -98,7 +101,7 @@ def _page_of(model: type[Model], site: admin.AdminSite, request: HttpRequest) ->
     linked = may_see(site, request, model)
 
     def page_of(name: str) -> str:
-        if not linked or not name or "\\" in name:  # of a name with other characters only its escapes are kept
+        if not linked or not name or "\\" in name:  # a backslash: the name is only stored escaped, and possibly cut
             return ""
         return address(site, "change", name, model)
 

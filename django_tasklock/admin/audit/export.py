@@ -1,4 +1,4 @@
-"""The audit trail as a file, sent while it is read."""
+"""The audit trail as a file, streamed while it is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
 def export_response(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
-    """Return a download of ``acts`` in the format ``wanted``; CSV where that is no format of ours."""
+    """Return a download of ``acts`` in the format ``wanted``, or in CSV if that is unknown."""
     kind = wanted if wanted in FORMATS else "csv"
     lines = as_json(acts) if kind == "json" else as_csv(acts)
     response = StreamingHttpResponse(lines, content_type=FORMATS[kind])
@@ -28,7 +28,7 @@ def export_response(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
 
 
 def as_csv(acts: Iterable[Act]) -> Iterator[str]:
-    """Yield lines of CSV. What a spreadsheet would take for a formula has an apostrophe before it."""
+    """Yield lines of CSV. A text that a spreadsheet would treat as a formula is prefixed with an apostrophe."""
     writer: Any = csv.writer(_Echo())
     yield writer.writerow(COLUMNS)
     for act in acts:
@@ -36,7 +36,7 @@ def as_csv(acts: Iterable[Act]) -> Iterator[str]:
 
 
 def as_json(acts: Iterable[Act]) -> Iterator[str]:
-    """Yield a JSON list, an entry on each line."""
+    """Yield a JSON list, one entry per line."""
     before = "[\n"
     for act in acts:
         yield before + json.dumps(_row(act), ensure_ascii=False)
@@ -53,7 +53,7 @@ def _inert(text: str) -> str:
 
 
 class _Echo:
-    """What the csv module writes to: it hands back what it is given."""
+    """A file for the csv module whose ``write`` returns the text."""
 
     def write(self, text: str) -> str:
         return text

@@ -9,7 +9,7 @@ from django import forms
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext_lazy as _
 
-from django_tasklock.admin.words import act_words
+from django_tasklock.admin.words import action_labels
 from django_tasklock.operations.trail import ActQuery
 
 
@@ -19,11 +19,11 @@ def _day(label: Any) -> forms.DateField:
 
 
 def _actions() -> list[tuple[str, Any]]:
-    return [("", _("anything")), *act_words().items()]
+    return [("", _("anything")), *action_labels().items()]
 
 
 class AuditForm(forms.Form):
-    """Who, what, when and to which name. What is wrong is said, and does not narrow."""
+    """The filters: actor, action, name and days. An invalid value is reported, and does not filter."""
 
     who = forms.CharField(label=_("Who"), required=False, max_length=255, strip=True)
     what = forms.ChoiceField(label=_("Did what"), required=False, choices=_actions)
@@ -36,7 +36,7 @@ class AuditForm(forms.Form):
 
     @property
     def query(self) -> ActQuery:
-        """As ``operations`` wants it."""
+        """The filter for ``operations``."""
         self.full_clean()
         found = self.cleaned_data
         until = found.get("until")
@@ -49,14 +49,14 @@ class AuditForm(forms.Form):
         )
 
     def words(self) -> dict[str, str]:
-        """Return what was asked for, for an address."""
+        """Return the given values for a query string."""
         given = {name: str(self.data.get(name, "")).strip() for name in self.fields}
         return {name: text for name, text in given.items() if text}
 
 
-_FIRST, _LAST = date(2, 1, 1), date(9990, 1, 1)  # between them every zone can say when a day begins
+_FIRST, _LAST = date(2, 1, 1), date(9990, 1, 1)  # between them, midnight exists in every time zone
 
 
 def _start_of(day: date | None) -> datetime | None:
-    """Return when a day begins where the reader is."""
+    """Return the start of a day in the active time zone."""
     return None if day is None else datetime.combine(max(day, _FIRST), time.min, get_current_timezone())

@@ -1,4 +1,4 @@
-"""Resetting, changing, pausing, releasing: a page that says what would happen, then the act. Only POST acts."""
+"""Reset, change, pause and resume limits, and release permits: a confirmation page, then the action. Only POST acts."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.operations.limits.values import LimitDetail, LimitOutcome, 
 
 
 def reset(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Confirm on GET. Forget on POST what was used and booked."""
+    """Show the confirmation on GET. On POST delete the usage and the reservations."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
         return _act(admin, request, name, form, operations.reset_limit)
@@ -26,7 +26,7 @@ def reset(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def change(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Ask on GET how much of the limit is to be in force. Have it so on POST."""
+    """Show the form for the share of the limit on GET. On POST enforce that share."""
     form = ShareForm(request.POST) if request.method == "POST" else None
     if form and form.is_valid():
         return _act(admin, request, name, form, operations.change_limit, form.share)
@@ -37,7 +37,7 @@ def change(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def pause(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Ask on GET for how long nobody is to go. Have it so on POST."""
+    """Show the form for the length of the pause on GET. On POST pause the limit."""
     form = PauseForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
         return _act(admin, request, name, form, operations.pause_limit, form.seconds)
@@ -45,7 +45,7 @@ def pause(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def resume(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Confirm on GET. End the pause on POST."""
+    """Show the confirmation on GET. On POST end the pause."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
         return _act(admin, request, name, form, operations.resume_limit)
@@ -53,14 +53,14 @@ def resume(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Confirm on GET. Take the permit on POST away from the member that was confirmed, and from no other."""
+    """Show the confirmation on GET. On POST release the permit of the confirmed member, and of no other."""
     sent = request.POST if request.method == "POST" else request.GET
     member = sent.get("member", "")
     form = MemberForm(sent) if request.method == "POST" else MemberForm(initial={"member": member})
     if form.is_valid():
         return _act(admin, request, name, form, operations.release_permit, form.cleaned_data["member"])
     detail = _find(name)
-    members = permits_row(detail.permits, _nowhere).members if detail.permits else ()
+    members = permits_row(detail.permits, _no_url).members if detail.permits else ()
     chosen = next((one for one in members if member and one.info.fingerprint == member), None)
     return _confirm(admin, request, "permit_release", _("Release this permit?"), detail, form, member=chosen)
 
@@ -73,7 +73,7 @@ def _act(
     do: Callable[..., LimitResult],
     *what: str | float,
 ) -> HttpResponse:
-    """Do it, and say on the limiter's page what came of it; 404 for what cannot be a name."""
+    """Act, and show the result on the limiter's page; 404 for an invalid name."""
     result = found_or_404(do, name, *what, by=admin.actor(request), reason=form.cleaned_data["reason"])
     level, text = _sentence(result)
     messages.add_message(request, level, text)
@@ -89,9 +89,9 @@ def _confirm(
     form: LimitReasonForm,
     **more: Any,
 ) -> HttpResponse:
-    """Show what would happen, with the form that does it."""
+    """Show the confirmation page with the form that acts."""
     view, page = detail.limit, admin.address("change", detail.name)
-    limit = None if view is None or view.usage is None else limit_row(view, _nowhere)
+    limit = None if view is None or view.usage is None else limit_row(view, _no_url)
     context = {"detail": detail, "limit": limit, "form": form, "limit_page": page, **more}
     return admin.page(request, template, title, trail=((detail.name, page),), **context)
 
@@ -100,8 +100,8 @@ def _find(name: str) -> LimitDetail:
     return found_or_404(operations.get_limit, name)
 
 
-def _nowhere(name: str) -> str:
-    """Return no address: nothing on these pages is a link."""
+def _no_url(name: str) -> str:
+    """Return no URL: names on confirmation pages are not links."""
     return ""
 
 

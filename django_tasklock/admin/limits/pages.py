@@ -1,4 +1,4 @@
-"""The list of limiters, and the page of one."""
+"""The list of limiters, and the page of one limiter."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment, offset, query_string
 from django_tasklock.admin.formats import MOMENT, Fact
 from django_tasklock.admin.limits.rows import LimitRow, limit_row, permits_row, sentences
-from django_tasklock.admin.words import act_word
+from django_tasklock.admin.words import action_label
 from django_tasklock.operations.limits.values import LimitPage, LimitState, LimitView, PermitsPage
 from django_tasklock.operations.optional import if_supported
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     text, start = request.GET.get("q", "").strip(), offset(request.GET.get("from", ""))
     title = capfirst(str(admin.opts.verbose_name_plural))
     limits = if_supported(lambda: operations.list_limits(text, offset=start, limit=admin.list_per_page))
@@ -52,7 +52,7 @@ def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str,
 def detail(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """Show the page of one name, or with ``?fragment=1`` the part of it that changes."""
+    """Show the page of one limiter, or its changing part with ``?fragment=1``."""
     found = found_or_404(operations.get_limit, name)
 
     def page_of(name: str) -> str:
@@ -71,7 +71,7 @@ def detail(
         "more_tenants": 0 if view is None else max(0, view.tenants - len(found.tenants)),
         "permits": None if found.permits is None else permits_row(found.permits, page_of),
         "say": str(view.state.label) if view else "",
-        "history": [(act, act_word(act.action)) for act in found.history],
+        "history": [(act, action_label(act.action)) for act in found.history],
         "moment": MOMENT,
         "reset_url": admin.address("reset", name),
         "limit_url": admin.address("limit", name),

@@ -1,4 +1,4 @@
-"""Limiters as the templates show them: words and numbers, nothing left to work out."""
+"""Limiters as the templates show them, completely formatted."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from django_tasklock.rates.usage import RateUsage, WindowUsage
 from django_tasklock.types import LockInfo
 
 SYMBOLS = {LimitState.OPEN: "●", LimitState.FULL: "◐", LimitState.PAUSED: "‖", LimitState.IDLE: "○"}
-"""Beside the word, never in place of it."""
+"""Symbols shown beside the labels of the states."""
 
 
 class Window(NamedTuple):
-    """The use of one rate. ``full``: from where on the bar says that little is left."""
+    """The usage of one rate. ``full``: the value from which the bar is coloured as nearly full."""
 
     rate: str
     used: str
@@ -35,7 +35,7 @@ class Window(NamedTuple):
 
 @dataclass(frozen=True)
 class LimitRow:
-    """One rate limit of a list, or at the head of its own page."""
+    """A rate limit in a list, or at the head of its own page."""
 
     name: str
     label: SafeString
@@ -49,18 +49,18 @@ class LimitRow:
     windows: tuple[Window, ...]
     waiting: str
     last: str
-    """When the last of those goes; empty where nobody waits."""
+    """When the last waiting unit may proceed; empty if none waits."""
     next: str
     refused: str
     share: str
     lowered: bool
     until: str
-    """Until when nobody goes; empty where that is not so."""
+    """When the pause ends; empty if it is not paused."""
     tenants: str
 
 
 class Member(NamedTuple):
-    """Who has a permit."""
+    """A member that has a permit."""
 
     info: LockInfo
     where: str
@@ -85,7 +85,7 @@ class PermitsRow:
 
 
 def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
-    """Put ``view`` in the reader's language; ``address_of`` says where a limiter has its page."""
+    """Format a rate limit; ``address_of`` returns the URL of a limiter's page."""
     usage = view.usage
     shown = view.name if view.tenant is None else view.tenant or _("(the default tenant)")
     return LimitRow(
@@ -111,7 +111,7 @@ def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
 
 
 def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsRow:
-    """Put a concurrency limiter in the reader's language."""
+    """Format a concurrency limiter; ``address_of`` returns the URL of a limiter's page."""
     of = {"used": view.used, "limit": view.limit or 0}
     bar = None
     if view.limit:
@@ -128,7 +128,7 @@ def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsR
 
 
 def sentences(view: LimitView, paused_by: Act | None = None) -> list[str]:
-    """Return how a rate limit stands. ``paused_by``: who of us paused it."""
+    """Return the state of a rate limit in sentences. ``paused_by``: the operator's action that paused it."""
     usage = view.usage
     if usage is None:
         return [_("Nothing of it counts any more, and its rates are not known until it is used again.")]

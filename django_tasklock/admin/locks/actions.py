@@ -1,4 +1,4 @@
-"""Releasing, and asking for it: a page that says what would happen, then the act. Only POST acts."""
+"""Release a lock, or request its release: a confirmation page, then the action. Only POST acts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from django_tasklock.operations.values import LockDetail, Outcome, Result
 
 
 def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Confirm on GET. Release on POST the hold with the fingerprint that was confirmed, and no other."""
+    """Show the confirmation on GET. On POST release the hold with the confirmed fingerprint, and no other."""
     form: ReleaseForm | None = None
     if request.method == "POST":
         form = ReleaseForm(request.POST, row=found_or_404(operations.find_row, name))
@@ -32,7 +32,7 @@ def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
-    """Confirm on GET. Note on POST on the lock that its holder should give it back."""
+    """Show the confirmation on GET. On POST request the release from the holder."""
     form: AskForm | None = None
     if request.method == "POST":
         form = AskForm(request.POST)
@@ -45,9 +45,7 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
 
 
 def release_selected(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Confirm on POST of the list, release on POST of the confirmation. GET has nothing to confirm: back to the
-    list.
-    """
+    """Show the confirmation on POST of the list; release on POST of the confirmation. Redirect a GET to the list."""
     back = admin.address("changelist")
     if request.method != "POST":
         return HttpResponseRedirect(back)
@@ -82,13 +80,13 @@ def _act(
     do: Callable[..., Result],
     **more: Any,
 ) -> HttpResponse:
-    """Do it to the hold that was confirmed, and say on the lock's page what came of it."""
+    """Act on the confirmed hold, and show the result on the lock's page."""
     confirmed = {key: form.cleaned_data[key] for key in ("reason", "fingerprint")}
     try:
         result = do(name, by=admin.actor(request), **confirmed, **more)
     except BackendUnavailable:
         raise
-    except TaskLockError as error:  # the state that was chosen is none of the row's any more, or there is no holder
+    except TaskLockError as error:  # the row no longer has the chosen state, or there is no holder
         messages.error(request, _not_done(error))
         return HttpResponseRedirect(admin.address("change", name))
     level, text = _sentence(result)
@@ -99,7 +97,7 @@ def _act(
 def _confirm(
     admin: StoreAdmin, request: HttpRequest, template: str, title: str, detail: LockDetail, form: AskForm
 ) -> HttpResponse:
-    """Show what would happen, with the form that does it."""
+    """Show the confirmation page with the form that acts."""
     page = admin.address("change", detail.name)
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
     context: dict[str, Any] = {"detail": detail, "lock": lock, "form": form, "lock_url": page}
@@ -107,7 +105,7 @@ def _confirm(
 
 
 def _shown(detail: LockDetail) -> dict[str, str]:
-    """Return which lease is meant: the one that the page shows."""
+    """Return the form's initial data: the fingerprint of the lease that the page shows."""
     return {"fingerprint": detail.lock.info.fingerprint if detail.lock else ""}
 
 
@@ -116,7 +114,7 @@ def _not_done(error: TaskLockError) -> str:
 
 
 def _picks(values: list[str]) -> dict[str, str]:
-    """Name to fingerprint, as ``Row.pick`` has them."""
+    """Return name -> fingerprint from values like ``Row.pick``."""
     picks = {}
     for value in values:
         fingerprint, space, name = value.partition(" ")
@@ -126,7 +124,7 @@ def _picks(values: list[str]) -> dict[str, str]:
 
 
 def _still(admin: StoreAdmin, request: HttpRequest, picks: dict[str, str]) -> tuple[list[Row], list[str]]:
-    """Return those that are held as they were when they were ticked, and the names of the others."""
+    """Return the locks whose holder is still the selected one, and the names of the others."""
     rows, changed = [], []
     for name, fingerprint in picks.items():
         try:
@@ -134,7 +132,7 @@ def _still(admin: StoreAdmin, request: HttpRequest, picks: dict[str, str]) -> tu
         except BackendUnavailable:
             raise
         except TaskLockError:
-            view = None  # nobody ticked that: it cannot be a name
+            view = None  # an invalid name cannot come from our list
         if view is not None and view.info.fingerprint == fingerprint:
             rows.append(lock_row(view, admin.row_address(request)))
         else:
@@ -163,7 +161,7 @@ def _release_all(
 
 
 def _sentence(result: Result) -> tuple[int, str]:
-    """Return the level of the message, and the message."""
+    """Return the level and the text of the message."""
     name = {"name": result.name}
     if result.outcome is Outcome.RELEASED:
         text = _("The lock “%(name)s” was released.") % name
@@ -174,7 +172,7 @@ def _sentence(result: Result) -> tuple[int, str]:
         return messages.SUCCESS, _(
             "The holder of “%(name)s” was asked to give it back. It sees that at its next heartbeat."
         ) % name
-    if result.fenced:  # and then the lock had gone
+    if result.fenced:  # the row's claim was revoked, but the lock was gone by then
         return messages.WARNING, _(
             "The row of “%(name)s” was taken from the old holder, who had lost the lock meanwhile. Nobody was released."
         ) % name
@@ -186,7 +184,7 @@ def _sentence(result: Result) -> tuple[int, str]:
 
 
 def _sentences(results: Iterable[Result], undone: int = 0) -> Iterator[tuple[int, str]]:
-    """Return the same for several locks; ``undone``: how many are left because the store went down."""
+    """Yield the messages for several locks; ``undone``: the number left over when the store went down."""
     counts = Counter(result.outcome for result in results)
     if count := counts[Outcome.RELEASED]:
         yield (

@@ -1,4 +1,4 @@
-"""The page of one name: what is known, why it is so, and what was done to it."""
+"""The page of one name: its state, the reasons for it, and the actions on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment
 from django_tasklock.admin.formats import MOMENT, Fact, moment
 from django_tasklock.admin.locks.rows import Row, lock_row
-from django_tasklock.admin.words import act_word, parked_word
+from django_tasklock.admin.words import action_label, parked_label
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.locks.explanation import explain_awaited
@@ -23,7 +23,7 @@ from django_tasklock.operations.values import LockDetail, LockState, LockView
 
 
 class Pair(NamedTuple):
-    """The same thing in the row and in the lock."""
+    """The same property in the row and in the lock."""
 
     label: str
     row: str
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 def show(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """Show the page, or with ``?fragment=1`` the part of it that changes."""
+    """Show the page, or its changing part with ``?fragment=1``."""
     detail = found_or_404(operations.get_lock, name)
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
     held = detail.lock is not None and detail.lock.state is not LockState.ORPHANED
@@ -53,9 +53,9 @@ def show(
         "pairs": _pairs(detail),
         "moment": MOMENT,
         "holds": _holds(detail.name),
-        "parked": [(message, parked_word(message.state), span(message.waited)) for message in detail.parked],
+        "parked": [(message, parked_label(message.state), span(message.waited)) for message in detail.parked],
         "more_parked": max(0, (detail.lock.parked if detail.lock else 0) - len(detail.parked)),
-        "history": [(act, act_word(act.action)) for act in detail.history],
+        "history": [(act, action_label(act.action)) for act in detail.history],
         "release_url": admin.address("release", detail.name),
         "ask_url": admin.address("ask", detail.name),
     }
@@ -64,7 +64,7 @@ def show(
 
 
 def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Redirect to the page of ``?name=``; back to the list if there can be no such lock."""
+    """Redirect to the page of ``?name=``, or to the list if the name is invalid."""
     name = request.GET.get("name", "").strip()
     try:
         bare = operations.get_lock(name).name
@@ -78,7 +78,7 @@ def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
 
 
 class HoldRow(NamedTuple):
-    """One of the last holds of a lock."""
+    """A past hold of a lock."""
 
     hold: PastHold
     since: str
@@ -87,7 +87,7 @@ class HoldRow(NamedTuple):
 
 
 def _holds(name: str) -> list[HoldRow]:
-    """Return the last holds; none where the store keeps none."""
+    """Return the last holds; none if the store does not record them."""
     words = {
         "released": _("given back"),
         "expired": _("its lease ran out"),
@@ -102,7 +102,7 @@ def _holds(name: str) -> list[HoldRow]:
 
 def _facts(view: LockView, row: Row) -> list[Fact]:
     info = view.info
-    if view.state is LockState.ORPHANED:  # its value has gone with its lease: nothing else is known
+    if view.state is LockState.ORPHANED:  # the value expired with the lease, so nothing else is known
         return [Fact(_("Its lease ended"), _("%(span)s ago") % {"span": span(view.lapsed_for or 0)})]
     facts = [Fact(_("Holder"), row.where)]
     if view.alive is not None:
@@ -135,7 +135,7 @@ def _pairs(detail: LockDetail) -> list[Pair]:
         return []
     info = None if detail.lock is None else detail.lock.info
     pairs = []
-    if row.field:  # else no guard is known here
+    if row.field:  # otherwise no guard is known here
         label = _("State (%(field)s)") % {"field": row.field}
         pairs.append(Pair(label, str(row.state), _("held") if info else _("free")))
     if row.fenced:

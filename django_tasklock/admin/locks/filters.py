@@ -1,4 +1,4 @@
-"""What a reader of the list asked for, and the addresses of what they may ask for next."""
+"""The filters of the list of locks, and their query strings."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ORDERS: Final[dict[str, tuple[Order, bool]]] = {
     "left": ("left", False),
     "-left": ("left", True),
 }
-"""By their words in addresses. The longest held come first unless something else is asked for."""
+"""The orders by their query parameter. By default the longest held come first."""
 _BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"}
 
 
 @dataclass(frozen=True)
 class Filters:
-    """The query string of the list. Unknown and senseless parameters are left out."""
+    """The query string of the list. Unknown and invalid parameters are ignored."""
 
     state: str = ""
     q: str = ""
@@ -34,7 +34,7 @@ class Filters:
 
     @classmethod
     def read(cls, data: QueryDict) -> Filters:
-        """Read the filters from an address, or from the form that a page sent along."""
+        """Read the filters from a query string, or from the form that a page sent along."""
         state, order, start = (data.get(key, "") for key in ("state", "o", "from"))
         return cls(
             state=state if state in _BY_EXPIRY else "",
@@ -47,19 +47,19 @@ class Filters:
 
     @property
     def narrowed(self) -> bool:
-        """Whether more than the state was asked for: then only a part of the locks is looked through at a time."""
+        """Whether there is a filter besides the state; then each page is a search through some of the locks."""
         return bool(self.q or self.task or self.waiting)
 
     @property
     def sortable(self) -> bool:
-        """Whether the list can be had in several orders: a part of the live locks is in the order of expiry."""
+        """Whether the list has several orders; orphaned, expiring and never expiring locks are sorted by expiry."""
         return self.state not in _BY_EXPIRY
 
     def query(self, limit: int) -> Query:
-        """Return these filters as the query that ``operations.list_locks`` takes."""
+        """Return the query for ``operations.list_locks``."""
         order, descending = ORDERS[self.order]
         if not self.sortable:
-            order, descending = "expiry", self.state == LockState.ORPHANED  # what lapsed last comes first
+            order, descending = "expiry", self.state == LockState.ORPHANED  # the latest expiry first
         return Query(
             which=cast(Which, self.state or "live"),
             order=order,
@@ -72,7 +72,7 @@ class Filters:
         )
 
     def address(self, **changes: Any) -> str:
-        """Return the query string with these changes; back to the first page unless ``start`` is one of them."""
+        """Return the query string with these changes; without ``start`` it is that of the first page."""
         new = replace(self, **{"start": 0, **changes})
         return query_string(
             {

@@ -1,4 +1,4 @@
-"""The list of locks: one page of it, and the ways on from there."""
+"""The list of locks."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from django_tasklock.operations.values import LockPage, LockState
 
 
 class Choice(NamedTuple):
-    """A link that narrows the list, or orders it."""
+    """A link that filters or sorts the list."""
 
     label: str
     url: str
     chosen: bool
     number: int | None = None
     sorted: str = ""
-    """``ascending`` or ``descending``, for a heading that the list is ordered by."""
+    """``ascending`` or ``descending`` in the heading of the column by which the list is sorted."""
 
 
 def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     filters = Filters.read(request.GET)
     title = capfirst(str(admin.opts.verbose_name_plural))
     try:
@@ -62,7 +62,7 @@ def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, An
 
 
 class _Links:
-    """The addresses in one line, and what stands there instead of long words."""
+    """The URLs of one line, and its identifiers with line break opportunities."""
 
     def __init__(self, admin: StoreAdmin, filters: Filters, row: Row) -> None:
         self.lock = admin.address("change", row.name)
@@ -75,7 +75,7 @@ def _read(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
     page = operations.list_locks(filters.query(limit))
     if not page.locks and filters.start and not filters.narrowed and page.total:
         filters = Filters(state=filters.state, order=filters.order, start=(page.total - 1) // limit * limit)
-        page = operations.list_locks(filters.query(limit))  # locks went since; the last page is nearest
+        page = operations.list_locks(filters.query(limit))  # locks were released meanwhile: show the last page
     return page, filters
 
 
@@ -92,12 +92,12 @@ def _states(filters: Filters, counts: Any) -> list[Choice]:
 
 
 def _heading(filters: Filters, order: str) -> Choice | None:
-    """Return no heading: locks in this state have one order only."""
+    """Return the link that sorts by a column; ``None`` if the list has one order only."""
     if not filters.sortable:
         return None
     back = f"-{order}" if order else "-age"
     chosen = filters.order in (order, back)
-    descending = (filters.order == order) == (order == "")  # the longest held come first, and the least time left
+    descending = (filters.order == order) == (order == "")  # the longest held first, and the least time left first
     sorted_ = ("descending" if descending else "ascending") if chosen else ""
     return Choice("", filters.address(order=back if filters.order == order else order), chosen, sorted=sorted_)
 

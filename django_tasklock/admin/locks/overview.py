@@ -1,4 +1,4 @@
-"""The overview: how things stand now, and how they went in the last hours and days."""
+"""The overview: the present state, and charts of the last hours or days."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from django_tasklock.operations.optional import if_supported
 
 HOURS, DAYS = 24, 14
 KINDS = 12
-"""Kinds of locks on the page: those with the most holds."""
+"""Kinds of locks on the page: those with the most releases."""
 
 
 class Number(NamedTuple):
-    """One number of how things stand, with the page that has more of it."""
+    """A figure of the present state, with the URL of the page with details."""
 
     label: str
     value: str
@@ -44,15 +44,15 @@ class KindRow:
     kind: str
     count: str
     usual: str
-    """Half of them were over within this time."""
+    """The median."""
     long: str
-    """Nineteen of twenty were."""
+    """The 95th percentile."""
     mean: str
     plot: Bars
 
 
 def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Show the overview, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the overview, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     days = request.GET.get("over", "") == "days"
     gauges = read_gauges()
     if not gauges.store_up:
@@ -76,14 +76,14 @@ def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
 
 
 class Step(NamedTuple):
-    """What was counted in an hour, or in a day."""
+    """The counts of an hour, or of a day."""
 
     label: str
     hours: Sequence[HourOfCounts]
 
 
 def by_hour(hours: Sequence[HourOfCounts]) -> list[Step]:
-    """Return the last hours, those in which nothing was counted among them."""
+    """Return the last hours, including those without counts."""
     this = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
     found = {hour.begins: hour for hour in hours}
     begins = [this - timedelta(hours=back) for back in reversed(range(HOURS))]
@@ -91,7 +91,7 @@ def by_hour(hours: Sequence[HourOfCounts]) -> list[Step]:
 
 
 def by_day(hours: Sequence[HourOfCounts]) -> list[Step]:
-    """Return the last days, where the reader is."""
+    """Return the last days in the active time zone."""
     today = localtime(datetime.now(UTC)).date()
     days = [today - timedelta(days=back) for back in reversed(range(DAYS))]
     found: dict[Any, list[HourOfCounts]] = {day: [] for day in days}
@@ -186,12 +186,12 @@ def _kind(kind: str, hold: Histogram) -> KindRow:
 
 
 def whole(value: float) -> str:
-    """Write a number of things."""
+    """Format a number."""
     return f"{value:.0f}" if value == int(value) else f"{value:g}"
 
 
 def seconds(value: float) -> str:
-    """Write a time, also one of less than a second."""
+    """Format a duration, including durations under a second."""
     if value >= 10:
         return span(value)
     return _("%(ms)d ms") % {"ms": round(value * 1000)} if value < 1 else _("%(s).1f s") % {"s": value}

@@ -26,15 +26,15 @@ else:
 
 
 class LockPanelMixin(_ModelAdmin):
-    """``class VideoAdmin(LockPanelMixin, admin.ModelAdmin)``: who works on this row now, for those who may see locks.
+    """``class VideoAdmin(LockPanelMixin, admin.ModelAdmin)``: shows the row's lock to users who may view locks.
 
-    It is a fieldset with nothing in it but its description, so that it needs no template of its own, and themes
-    show it as they show others. The store is asked once for each lock of the row, when the page is rendered.
+    The panel is a fieldset with only a description, so that it needs no template of its own, and themes style it like
+    others. Rendering the page makes one request to the store for each lock of the row.
     """
 
     @property
     def media(self) -> Media:
-        """With the style of the panel."""
+        """The media with the panel's stylesheet."""
         return super().media + Media(css={"all": ["tasklock/admin.css"]})
 
     def get_fieldsets(self, request: HttpRequest, obj: Any = None) -> Any:
@@ -48,7 +48,7 @@ class LockPanelMixin(_ModelAdmin):
 
 
 class _Panel:
-    """Rendered where a template shows it; ``get_fieldsets`` is called more often than that."""
+    """The lazily rendered panel, since ``get_fieldsets`` is called more often than a template renders it."""
 
     def __init__(self, site: admin.AdminSite, request: HttpRequest, row: Model) -> None:
         self.site = site
@@ -72,8 +72,6 @@ class _Panel:
 
 
 def lock_names(row: Model) -> list[str]:
-    """Return the names of the locks that guards of this model go with, as far as the primary key is enough to make
-    them.
-    """
+    """Return the names of the row's locks, as far as they depend on the primary key alone."""
     names = (lock_name(guarded, row.pk) for guarded in guards_of(type(row)))
     return list(dict.fromkeys(name for name in names if name))

@@ -1,4 +1,4 @@
-"""Locks as the templates show them: words and addresses, nothing left to work out."""
+"""Locks as the templates show them, completely formatted."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ SYMBOLS = {
     LockState.NO_EXPIRY: "∞",
     LockState.ORPHANED: "○",
 }
-"""Beside the word, never in place of it."""
+"""Symbols shown beside the labels of the states."""
 DEAD = "✕"
 
 
 class RowLink(NamedTuple):
-    """A guarded row. ``url`` is empty where there is no page of it for this reader."""
+    """A guarded row. ``url`` is empty if the user may not view its change page, or there is none."""
 
     ref: RowRef
     url: str
@@ -31,18 +31,18 @@ class RowLink(NamedTuple):
 
 @dataclass(frozen=True)
 class Row:
-    """One lock of a list, or at the head of its own page."""
+    """A lock in a list, or at the head of its own page."""
 
     name: str
     state: LockState
     look: str
-    """How the state is drawn: its word, or ``dead``."""
+    """The style of the state: its value, or ``dead``."""
     symbol: str
     word: str
     dead: bool
     holder: str
     where: str
-    """The holder without its task, for where that is said beside it."""
+    """The holder without its task, which is shown beside it."""
     task: str
     task_id: str
     fingerprint: str
@@ -52,14 +52,14 @@ class Row:
     lease: str
     row: RowLink | None
     behind: str
-    """Who waits for it; empty where nobody does."""
+    """The numbers of waiters and parked messages; empty if there are none."""
     notes: tuple[str, ...]
     pick: str
-    """Which lock and which hold of it are meant, as a checkbox says it."""
+    """The value of the checkbox: fingerprint and name."""
 
 
 def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
-    """Put ``view`` in the reader's language; ``address_of`` says where a guarded row is shown, if anywhere."""
+    """Format a lock; ``address_of`` returns the URL of a guarded row's change page, or an empty text."""
     info = view.info
     return Row(
         name=info.name,
@@ -86,7 +86,7 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
 
 def _bar(view: LockView) -> Bar | None:
     if view.state in (LockState.ORPHANED, LockState.NO_EXPIRY) or view.dead:
-        return None  # it is not the timeout that ends it
+        return None  # the timeout does not end it
     return bar_of(view.info)
 
 
@@ -96,7 +96,7 @@ def _left(view: LockView) -> str:
     if view.info.ttl is None:
         return _("no limit")
     if view.dead:
-        return span(view.info.ttl)  # nobody renews it up to its timeout
+        return span(view.info.ttl)  # its lease is not renewed any more
     return time_left(view.info)
 
 

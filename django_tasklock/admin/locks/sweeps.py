@@ -1,4 +1,4 @@
-"""A sweep started from the page, and the last runs of the sweep, whoever started them."""
+"""The page of the sweep: a form that starts one, and the last runs, whatever started them."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ SHOWN = 20
 
 
 class RunRow(NamedTuple):
-    """One run in the list."""
+    """A run in the list."""
 
     run: SweepRun
     at: str
     took: str
     url: str
     what: str
-    """What was put right, by class."""
+    """The numbers of repaired findings, by class."""
 
 
 class Class(NamedTuple):
-    """One class of what is left behind, and how many there were of it."""
+    """The counts of one class of leftovers."""
 
     label: str
     found: int
@@ -50,7 +50,7 @@ class Class(NamedTuple):
 
 
 def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Show the last runs, and the form that starts one; on POST sweep. Raises ``BackendUnavailable``."""
+    """Show the last runs and the form; on POST sweep. Raises ``BackendUnavailable``."""
     form = SweepForm(request.POST if request.method == "POST" else None, auto_id="tasklock-%s")
     if request.method == "POST":
         if not admin.has_release_permission(request):
@@ -61,7 +61,7 @@ def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
 
 
 def one(admin: StoreAdmin, request: HttpRequest, number: str) -> HttpResponse:
-    """Show one run; 404 where it is not remembered."""
+    """Show one run; 404 if it is not recorded."""
     run = operations.find_sweep_run(offset(number))
     if run is None:
         raise Http404(f"no run {number!r} of the sweep is remembered")
@@ -151,12 +151,12 @@ def _report(
 
 
 def kind_in_words(kind: str) -> str:
-    """Return a class of what a sweep finds, in the reader's language; its code where a later version knows it."""
+    """Return the label of a class of findings; its code if it is unknown, as it comes from a later version."""
     return _(CLASSES[Kind(kind)][0]) if kind in CLASSES else kind
 
 
 def in_words(report: Mapping[str, Any]) -> str:
-    """Return what was put right, by class; empty where nothing was."""
+    """Return the numbers of repaired findings, by class; empty if there are none."""
     parts = [f"{one.label}: {one.acted}" for one in _classes(report) if one.acted]
     return "; ".join(parts)
 

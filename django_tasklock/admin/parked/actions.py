@@ -1,4 +1,4 @@
-"""Publishing, requeueing, discarding: a page that says what would happen, then the act. Only POST acts."""
+"""Publish, requeue and discard messages: a confirmation page, then the action. Only POST acts."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ACTS = {
 
 
 def act(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Confirm what the list or a message's page asks for; do it on POST of the confirmation."""
+    """Show the confirmation of the selected action; act on POST of the confirmation."""
     sent = request.POST if request.method == "POST" else request.GET
     what, back = sent.get("do", ""), admin.address("changelist")
     ids = list(dict.fromkeys(sent.getlist("message")))[: admin.list_per_page]

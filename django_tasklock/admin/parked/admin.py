@@ -1,4 +1,4 @@
-"""Parked messages in the admin, over all locks: which pages there are, and who may see them."""
+"""The admin of parked messages of all locks: its pages and their permissions."""
 
 from __future__ import annotations
 
@@ -7,41 +7,41 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from django_tasklock.admin.base import LOOK_AND_ACT, Page, StoreAdmin, door, query_string, unquoted
+from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, query_string, unquoted
 from django_tasklock.admin.parked import actions, pages
 
 
 class ParkedMessageAdmin(StoreAdmin):
-    """List, page, publish, requeue, discard. ``tasklock.view_parkedmessage`` lets one look,
-    ``tasklock.change_parkedmessage`` also act.
+    """Lists, shows, publishes, requeues and discards parked messages.
 
-    ``list_per_page``: messages on a page. ``refresh_every``: seconds until a page that is open asks again; 0: never.
+    ``tasklock.view_parkedmessage`` allows viewing, ``tasklock.change_parkedmessage`` also acting. ``list_per_page``:
+    messages on a page. ``refresh_every``: seconds between refreshes of an open page; 0: never.
     """
 
     list_per_page = 50
     may_act: ClassVar[str] = "change"
 
-    own_pages: ClassVar[Sequence[Page]] = [Page("act/", "act", actions.act, LOOK_AND_ACT, release=True)]
+    own_pages: ClassVar[Sequence[Page]] = [Page("act/", "act", actions.act, READ_AND_POST, release=True)]
 
-    @door()
+    @check_access()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list."""
         return pages.listing(self, request, extra_context)
 
-    @door()
+    @check_access()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
-        """Show everything about one message."""
+        """Show the page of one message."""
         return pages.detail(self, request, unquoted(object_id), extra_context)
 
-    @door()
+    @check_access()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the message's own page."""
         return HttpResponseRedirect(self.address("change", unquoted(object_id)))
 
-    @door(release=True)
+    @check_access(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
-        """Discard: that is what deleting means here."""
+        """Redirect to the confirmation of discarding the message."""
         chosen = query_string({"do": "discard", "message": unquoted(object_id)})
         return HttpResponseRedirect(self.address("act") + chosen)

@@ -1,4 +1,4 @@
-"""The list of parked messages, and the page of one."""
+"""The list of parked messages, and the page of one message."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, address, is_fragment, may_see, offset, query_string
 from django_tasklock.admin.formats import Fact, moment, soft
 from django_tasklock.admin.locks.listing import Choice
-from django_tasklock.admin.words import parked_word, parked_words
+from django_tasklock.admin.words import parked_label, parked_labels
 from django_tasklock.models import Lock
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView
 
 SYMBOLS = {"parked": "‖", "promoted": "▸", "running": "●", "ended": "○", "superseded": "○", "dead": "✕"}
-"""Beside the word, never in place of it."""
+"""Symbols shown beside the labels of the states."""
 LOOKS = {"parked": "paused", "promoted": "expiring", "running": "live", "dead": "dead"}
-"""The states of locks that they are drawn like."""
+"""The lock states whose style the message states have."""
 
 
 @dataclass(frozen=True)
 class MessageRow:
-    """One message of a list, or at the head of its own page."""
+    """A message in a list, or at the head of its own page."""
 
     view: ParkedView
     url: str
     lock_url: str
-    """Of the page of its lock; empty where that may not be seen here."""
+    """The URL of its lock's page; empty if the user may not view it."""
     name: SafeString
     task: SafeString
     look: str
@@ -43,9 +43,9 @@ class MessageRow:
 
 
 def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """Show the list, or with ``?fragment=1`` the part of it that changes. Raises ``BackendUnavailable``."""
+    """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     state = request.GET.get("state", "")
-    state = state if state in parked_words() else ""
+    state = state if state in parked_labels() else ""
     text, after = request.GET.get("q", "").strip(), offset(request.GET.get("after", ""))
     newest = request.GET.get("o", "") == "-age"
     page = operations.list_parked(ParkedQuery(state, text, (), newest, after, admin.list_per_page))
@@ -79,7 +79,7 @@ def listing(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str,
 def detail(
     admin: StoreAdmin, request: HttpRequest, task_id: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
-    """Show the page of one message, or with ``?fragment=1`` the part of it that changes; 404 if there is none."""
+    """Show the page of one message, or its changing part with ``?fragment=1``; 404 if there is none."""
     view = operations.find_parked(task_id)
     if view is None:
         raise Http404(f"no message {task_id!r} is kept")
@@ -88,7 +88,8 @@ def detail(
         "row": row,
         "facts": _facts(view, row),
         "acts": [
-            (act, word, f"{admin.address('act')}{query_string(chosen(act, task_id))}") for act, word in _may(view)
+            (act, word, f"{admin.address('act')}{query_string(chosen(act, task_id))}")
+            for act, word in _actions_for(view)
         ],
     }
     template = "parked_one_fragment" if is_fragment(request) else "parked_one"
@@ -96,7 +97,7 @@ def detail(
 
 
 def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> MessageRow:
-    """Put a message in the reader's language."""
+    """Return a message with its labels and links."""
     info, seen = view.info, may_see(admin.admin_site, request, Lock)
     return MessageRow(
         view=view,
@@ -106,17 +107,17 @@ def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> Message
         task=soft(info.task),
         look=LOOKS.get(info.state, "idle"),
         symbol=SYMBOLS.get(info.state, "○"),
-        word=parked_word(info.state),
+        word=parked_label(info.state),
         waited=span(info.waited),
     )
 
 
 def chosen(act: str, task_id: str) -> dict[str, str]:
-    """Return what the page that confirms an act is asked for."""
+    """Return the parameters of the confirmation page of an action."""
     return {"do": act, "message": task_id}
 
 
-def _may(view: ParkedView) -> list[tuple[str, str]]:
+def _actions_for(view: ParkedView) -> list[tuple[str, str]]:
     if view.info.state == "dead":
         return [("requeue", _("Let it wait again…")), ("discard", _("Discard…"))]
     if view.info.state == "parked":
@@ -148,7 +149,7 @@ def _facts(view: ParkedView, row: MessageRow) -> list[Fact]:
 def _states(words: Mapping[str, str], page: ParkedPage) -> list[Choice]:
     state = words["state"]
     found = [Choice(_("all"), query_string({**words, "state": ""}), not state, sum(page.counts.values()))]
-    for code, word in parked_words().items():
+    for code, word in parked_labels().items():
         if page.counts.get(code) or code in ("parked", "dead", state):
             url = query_string({**words, "state": code})
             found.append(Choice(word, url, state == code, page.counts.get(code, 0)))

@@ -14,9 +14,9 @@ from django_tasklock.management.terminal import (
     actor,
     as_plain,
     check_texts,
+    command_errors,
     in_line as act_in_line,
-    speaking,
-    while_read,
+    until_closed,
 )
 from django_tasklock.operations.durations import span
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
@@ -57,7 +57,7 @@ class Command(BaseCommand):
             work = self._act
         elif options["name"] is not None:
             work = self._explain
-        with speaking(), while_read(self.stdout):
+        with command_errors(), until_closed(self.stdout):
             work(options)
 
     def _list(self, options: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Query, Which
 from django_tasklock.locks.info import left_in_words
-from django_tasklock.management.terminal import actor, as_plain, check_texts, in_line, speaking, while_read
+from django_tasklock.management.terminal import actor, as_plain, check_texts, command_errors, in_line, until_closed
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import printable
@@ -53,7 +53,7 @@ class Command(BaseCommand):
             work = self._act
         elif options["name"] is not None:
             work = self._explain
-        with speaking(), while_read(self.stdout):
+        with command_errors(), until_closed(self.stdout):
             work(options)
 
     def _list(self, options: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, as_plain, check_texts, speaking, while_read
+from django_tasklock.management.terminal import actor, as_plain, check_texts, command_errors, until_closed
 from django_tasklock.operations.parked.listing import STATES
 from django_tasklock.operations.parked.reasons import Reasons
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_texts(options)
-        with speaking(), while_read(self.stdout):
+        with command_errors(), until_closed(self.stdout):
             if options["requeue"] or options["publish"] or options["discard"]:
                 self._act(options)
             else:

@@ -11,7 +11,7 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import DOWN, actor, check_texts, while_read
+from django_tasklock.management.terminal import DOWN, actor, check_texts, until_closed
 from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
 from django_tasklock.texts import printable
 
@@ -66,7 +66,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_texts(options)
-        with while_read(self.stdout):
+        with until_closed(self.stdout):
             report = self._sweep(options)
             self._tell(report, options)
         if options["check"] and report.swept:

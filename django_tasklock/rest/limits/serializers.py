@@ -12,10 +12,10 @@ from django_tasklock.operations import LimitOutcome, LimitPage, LimitView, Permi
 from django_tasklock.operations.limits.rates import LONGEST_PAUSE
 from django_tasklock.operations.limits.values import LimitResult, PermitsPage
 from django_tasklock.rates.usage import RateUsage, WindowUsage
-from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, one_of
+from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, ValueSerializer, one_of
 
 
-class PermitsQuerySerializer(Shape):
+class PermitsQuerySerializer(ValueSerializer):
     """Query parameters of the list of concurrency limiters."""
 
     text = serializers.CharField(
@@ -57,52 +57,52 @@ class MemberSerializer(AskSerializer):
     member = serializers.CharField(max_length=64, help_text="The member's fingerprint, as shown.")
 
 
-class WindowSerializer(Shape):
+class WindowSerializer(ValueSerializer):
     """The usage of one rate of a limiter."""
 
-    of = WindowUsage
-    names = "rate window limit used ahead"
+    value_class = WindowUsage
+    value_fields = "rate window limit used ahead"
 
 
-class UsageSerializer(Shape):
+class UsageSerializer(ValueSerializer):
     """The usage of a limiter. Seconds count from `time`."""
 
-    of = RateUsage
-    names = "time windows next tail paused share free refused"
+    value_class = RateUsage
+    value_fields = "time windows next tail paused share free refused"
     windows = WindowSerializer(many=True)
 
 
-class LimitSerializer(Shape):
+class LimitSerializer(ValueSerializer):
     """A rate limit."""
 
-    of = LimitView
-    names = "name limiter tenant configured algorithm rates state waiting tenants usage"
+    value_class = LimitView
+    value_fields = "name limiter tenant configured algorithm rates state waiting tenants usage"
     algorithm = one_of(*ALGORITHMS, allow_blank=True)
     usage = UsageSerializer(allow_null=True, help_text="Null: no past call counts, and the rates are unknown.")
 
 
-class LimitPageSerializer(Shape):
+class LimitPageSerializer(ValueSerializer):
     """A page of rate limits."""
 
-    of = LimitPage
-    names = "limits total next"
+    value_class = LimitPage
+    value_fields = "limits total next"
     limits = LimitSerializer(many=True)
 
 
-class PermitsSerializer(Shape):
+class PermitsSerializer(ValueSerializer):
     """A concurrency limiter of which a permit is taken."""
 
-    of = PermitsView
-    names = "name limit used waiting members"
+    value_class = PermitsView
+    value_fields = "name limit used waiting members"
     used = serializers.IntegerField()
     members = InfoSerializer(many=True, help_text="The members, the longest holding first.")
 
 
-class PermitsPageSerializer(Shape):
+class PermitsPageSerializer(ValueSerializer):
     """Concurrency limiters of which permits are taken."""
 
-    of = PermitsPage
-    names = "limiters more"
+    value_class = PermitsPage
+    value_fields = "limiters more"
     limiters = PermitsSerializer(many=True)
 
 
@@ -117,11 +117,11 @@ class LimitDetailSerializer(LimitSerializer):
         return SimpleNamespace(tenants_seen=value.tenants, history=value.history), value.limit
 
 
-class LimitResultSerializer(Shape):
+class LimitResultSerializer(ValueSerializer):
     """The result of an action on a limiter."""
 
-    of = LimitResult
-    names = "name outcome share before member seconds"
+    value_class = LimitResult
+    value_fields = "name outcome share before member seconds"
     outcome = one_of(
         LimitOutcome.RESET, LimitOutcome.CHANGED, LimitOutcome.PAUSED, LimitOutcome.RESUMED, LimitOutcome.RELEASED
     )

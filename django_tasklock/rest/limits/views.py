@@ -16,12 +16,12 @@ from django_tasklock.operations import LimitOutcome
 from django_tasklock.operations.limits.permits import limiter_name
 from django_tasklock.operations.limits.values import LimitResult
 from django_tasklock.rest import access, schema
-from django_tasklock.rest.base import Door
+from django_tasklock.rest.base import TaskLockView
 from django_tasklock.rest.limits import serializers
-from django_tasklock.rest.problems import Problem, refused_as
+from django_tasklock.rest.problems import Problem, as_problem
 
 
-class LimitDoor(Door):
+class LimitBaseView(TaskLockView):
     """The base of the views of limiters."""
 
     tag = "limits"
@@ -31,11 +31,11 @@ class LimitDoor(Door):
 
     def named(self, name: str) -> str:
         """Return the limiter's name; raise a problem if it is invalid."""
-        with refused_as(400, "invalid_name"):
+        with as_problem(400, "invalid_name"):
             return self.checked(name)
 
 
-class LimitAct(LimitDoor):
+class LimitActionView(LimitBaseView):
     """The base of the views that act on a limiter, with their own permission and rate."""
 
     permission = access.CHANGE_LIMITS
@@ -44,7 +44,7 @@ class LimitAct(LimitDoor):
     def act(self, do: Callable[..., LimitResult], name: str) -> Response:
         """Call ``do`` with the fields of the body, and answer with the result or raise the problem."""
         given = self.read_body()
-        with refused_as(501, "cannot_list"):
+        with as_problem(501, "cannot_list"):
             result = do(self.named(name), by=self.actor(), **given)
         if result.outcome is LimitOutcome.UNKNOWN:
             raise _unknown(result.name)
@@ -58,9 +58,9 @@ class LimitAct(LimitDoor):
 
 @extend_schema(
     summary="Rate limits, page by page",
-    **schema.answers(serializers.LimitPageSerializer, 501, parameters=[serializers.LimitQuerySerializer]),
+    **schema.responses(serializers.LimitPageSerializer, 501, parameters=[serializers.LimitQuerySerializer]),
 )
-class LimitsView(LimitDoor):
+class LimitsView(LimitBaseView):
     """``GET limits``: those of the settings, and those used lately."""
 
     operation_id = "limits_list"
@@ -68,23 +68,23 @@ class LimitsView(LimitDoor):
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page. Tenants are counted, not listed."""
         given = self.read_query(serializers.LimitQuerySerializer).validated_data
-        with refused_as(501, "cannot_list"):
+        with as_problem(501, "cannot_list"):
             found = operations.list_limits(**given)
         return Response(serializers.LimitPageSerializer(found).data)
 
 
 @extend_schema(
     summary="One rate limit",
-    **schema.answers(serializers.LimitDetailSerializer, 404, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.LimitDetailSerializer, 404, 501, parameters=[schema.LIMITER]),
 )
-class LimitView(LimitDoor):
+class LimitView(LimitBaseView):
     """``GET limits/{name}``: its usage, its tenants, and the operators' actions on it."""
 
     operation_id = "limit_read"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the limit; 404 if it is neither in the settings nor in the store."""
-        with refused_as(501, "cannot_list"):
+        with as_problem(501, "cannot_list"):
             found = operations.get_limit(self.named(name))
         if found.limit is None:
             raise _unknown(found.name)
@@ -93,9 +93,9 @@ class LimitView(LimitDoor):
 
 @extend_schema(
     summary="Reset a rate limit",
-    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ResetLimitView(LimitAct):
+class ResetLimitView(LimitActionView):
     """``POST limits/{name}/reset``: delete the usage, the reservations, a pause and a lowered share."""
 
     operation_id = "limit_reset"
@@ -107,9 +107,9 @@ class ResetLimitView(LimitAct):
 
 @extend_schema(
     summary="Change how much of a rate limit is in force",
-    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ChangeLimitView(LimitAct):
+class ChangeLimitView(LimitActionView):
     """``POST limits/{name}/change``: enforce a share of the callers' limit, in all processes at once."""
 
     operation_id = "limit_change"
@@ -122,9 +122,9 @@ class ChangeLimitView(LimitAct):
 
 @extend_schema(
     summary="Pause a rate limit",
-    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class PauseLimitView(LimitAct):
+class PauseLimitView(LimitActionView):
     """``POST limits/{name}/pause``: let no call pass for so long, replacing another pause. Waiters keep their turn."""
 
     operation_id = "limit_pause"
@@ -137,9 +137,9 @@ class PauseLimitView(LimitAct):
 
 @extend_schema(
     summary="End the pause of a rate limit",
-    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ResumeLimitView(LimitAct):
+class ResumeLimitView(LimitActionView):
     """``POST limits/{name}/resume``: end a pause, whatever its origin; waiters go on in their order."""
 
     operation_id = "limit_resume"
@@ -151,9 +151,9 @@ class ResumeLimitView(LimitAct):
 
 @extend_schema(
     summary="Concurrency limiters in use",
-    **schema.answers(serializers.PermitsPageSerializer, 501, parameters=[serializers.PermitsQuerySerializer]),
+    **schema.responses(serializers.PermitsPageSerializer, 501, parameters=[serializers.PermitsQuerySerializer]),
 )
-class PermitsListView(LimitDoor):
+class PermitsListView(LimitBaseView):
     """``GET concurrency``: those of which a permit is taken."""
 
     operation_id = "concurrency_list"
@@ -161,16 +161,16 @@ class PermitsListView(LimitDoor):
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return the first hundred, by name."""
         given = self.read_query(serializers.PermitsQuerySerializer).validated_data
-        with refused_as(501, "cannot_list"):
+        with as_problem(501, "cannot_list"):
             found = operations.list_permits(given["text"])
         return Response(serializers.PermitsPageSerializer(found).data)
 
 
 @extend_schema(
     summary="One concurrency limiter",
-    **schema.answers(serializers.PermitsSerializer, 404, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.PermitsSerializer, 404, 501, parameters=[schema.LIMITER]),
 )
-class PermitsView(LimitDoor):
+class PermitsView(LimitBaseView):
     """``GET concurrency/{name}``: the members that have its permits."""
 
     operation_id = "concurrency_read"
@@ -179,7 +179,7 @@ class PermitsView(LimitDoor):
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the members; 404 if there are none."""
         bare = self.named(name)
-        with refused_as(501, "cannot_list"):
+        with as_problem(501, "cannot_list"):
             found = operations.get_permits(bare)
         if found is None:
             raise Problem(404, "unknown_limiter", _("Nobody has a permit of %(name)r.") % {"name": bare})
@@ -188,9 +188,9 @@ class PermitsView(LimitDoor):
 
 @extend_schema(
     summary="Release a permit by force",
-    **schema.answers(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
+    **schema.responses(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
-class ReleasePermitView(LimitAct):
+class ReleasePermitView(LimitActionView):
     """``POST concurrency/{name}/release``: release a member's permit. The member goes on running, and is notified."""
 
     operation_id = "concurrency_release"

@@ -21,10 +21,10 @@ from django_tasklock.operations import (
     WaiterInfo,
     WaitersPage,
 )
-from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, Shape, State, one_of
+from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, State, ValueSerializer, one_of
 
 
-class QuerySerializer(Shape):
+class QuerySerializer(ValueSerializer):
     """Query parameters of the list of locks."""
 
     state = serializers.ChoiceField(
@@ -74,18 +74,18 @@ class ReleaseSerializer(AskSerializer):
     )
 
 
-class RowSerializer(Shape):
+class RowSerializer(ValueSerializer):
     """A guarded row."""
 
-    of: ClassVar[Any] = RowRef
-    names = "model pk"
+    value_class: ClassVar[Any] = RowRef
+    value_fields = "model pk"
 
 
 class LockSerializer(InfoSerializer):
     """A lock."""
 
-    of = LockView
-    names = "state lapsed_for asked_for parked alive instances row"
+    value_class = LockView
+    value_fields = "state lapsed_for asked_for parked alive instances row"
     row = RowSerializer(allow_null=True)
 
     def parts(self, value: Any) -> tuple[Any, ...]:
@@ -93,18 +93,18 @@ class LockSerializer(InfoSerializer):
         return value, value.info
 
 
-class CountsSerializer(Shape):
+class CountsSerializer(ValueSerializer):
     """The number of locks; expiring ones and those without expiry are included in the live ones."""
 
-    of = Counts
-    names = "live expiring no_expiry orphaned"
+    value_class = Counts
+    value_fields = "live expiring no_expiry orphaned"
 
 
-class LockPageSerializer(Shape):
+class LockPageSerializer(ValueSerializer):
     """A page of locks."""
 
-    of = LockPage
-    names = "locks total next ordered"
+    value_class = LockPage
+    value_fields = "locks total next ordered"
     locks = LockSerializer(many=True)
     counts = CountsSerializer()
 
@@ -112,19 +112,19 @@ class LockPageSerializer(Shape):
 class RowSideSerializer(RowSerializer):
     """The guarded row of a lock."""
 
-    of = RowSide
-    names = "exists field state fingerprint epoch fenced agrees states"
+    value_class = RowSide
+    value_fields = "exists field state fingerprint epoch fenced agrees states"
 
     def parts(self, value: Any) -> tuple[Any, ...]:
         """Return the row's state, and its model and key."""
         return value, value.ref
 
 
-class ParkedSerializer(Shape):
+class ParkedSerializer(ValueSerializer):
     """A message that waits for the lock outside the broker."""
 
-    of = ParkedInfo
-    names = "task task_id state mode parked_at waited crashes"
+    value_class = ParkedInfo
+    value_fields = "task task_id state mode parked_at waited crashes"
 
 
 class LockDetailSerializer(LockSerializer):
@@ -143,34 +143,34 @@ class LockDetailSerializer(LockSerializer):
         return beside, *super().parts(value.lock)
 
 
-class WaiterSerializer(Shape):
+class WaiterSerializer(ValueSerializer):
     """A waiter for the lock."""
 
-    of = WaiterInfo
-    names = "holder task task_id since waited present"
+    value_class = WaiterInfo
+    value_fields = "holder task task_id since waited present"
 
 
-class AwaitedSerializer(Shape):
+class AwaitedSerializer(ValueSerializer):
     """A lock, permit or rate that the lock's holder waits for."""
 
-    of = Awaited
-    names = "kind name since waited held_by sure deadlock"
+    value_class = Awaited
+    value_fields = "kind name since waited held_by sure deadlock"
     kind = one_of("lock", "permit", "rate")
 
 
-class WaitersSerializer(Shape):
+class WaitersSerializer(ValueSerializer):
     """The waiters of a lock, and what its holder waits for."""
 
-    of = WaitersPage
-    names = "waiters total known"
+    value_class = WaitersPage
+    value_fields = "waiters total known"
     waiters = WaiterSerializer(many=True, help_text="The first fifty, the longest waiting first.")
     awaited = AwaitedSerializer(many=True, help_text="What its holder waits for: another lock, a permit, a rate.")
 
 
-class ResultSerializer(Shape):
+class ResultSerializer(ValueSerializer):
     """The result of an action on a lock."""
 
-    of = Result
-    names = "name outcome fenced before"
+    value_class = Result
+    value_fields = "name outcome fenced before"
     outcome = one_of(Outcome.RELEASED, Outcome.ASKED)
     before = InfoSerializer(allow_null=True, help_text="The holder before the action.")

@@ -13,12 +13,12 @@ from django_tasklock import operations
 from django_tasklock.names import bare_name
 from django_tasklock.operations import LockState, Outcome, Result
 from django_tasklock.rest import access, schema
-from django_tasklock.rest.base import Door
+from django_tasklock.rest.base import TaskLockView
 from django_tasklock.rest.locks import preconditions, serializers
-from django_tasklock.rest.problems import Problem, refused_as
+from django_tasklock.rest.problems import Problem, as_problem
 
 
-class LockDoor(Door):
+class LockBaseView(TaskLockView):
     """The base of the views of locks."""
 
     permission: tuple[str, ...] = access.VIEW
@@ -26,11 +26,11 @@ class LockDoor(Door):
 
     def named(self, name: str) -> str:
         """Return the lock's name without the key prefix; raise a problem if it is invalid."""
-        with refused_as(400, "invalid_name"):
+        with as_problem(400, "invalid_name"):
             return bare_name(name)
 
 
-class LockAct(LockDoor):
+class LockActionView(LockBaseView):
     """The base of the two views that act on a lock, with their own permission and rate."""
 
     permission = access.RELEASE
@@ -48,9 +48,9 @@ class LockAct(LockDoor):
 
 @extend_schema(
     summary="Locks, page by page",
-    **schema.answers(serializers.LockPageSerializer, 501, parameters=[serializers.QuerySerializer]),
+    **schema.responses(serializers.LockPageSerializer, 501, parameters=[serializers.QuerySerializer]),
 )
-class LocksView(LockDoor):
+class LocksView(LockBaseView):
     """``GET locks``: live ones, unless ``state`` says otherwise."""
 
     operation_id = "locks_list"
@@ -58,7 +58,7 @@ class LocksView(LockDoor):
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page, and the number of locks of each kind."""
         query = self.read_query(serializers.QuerySerializer).query()
-        with refused_as(501, "cannot_list"):
+        with as_problem(501, "cannot_list"):
             page, counts = operations.list_locks(query), operations.count_locks()
         data = {"locks": page.locks, "total": page.total, "next": page.next, "ordered": page.ordered, "counts": counts}
         return Response(serializers.LockPageSerializer(data).data)
@@ -66,13 +66,13 @@ class LocksView(LockDoor):
 
 @extend_schema(
     summary="One lock",
-    **schema.answers(
+    **schema.responses(
         serializers.LockDetailSerializer,
         404,
         parameters=[schema.NAME, schema.IF_NONE_MATCH, schema.ETAG],
     ),
 )
-class LockView(LockDoor):
+class LockView(LockBaseView):
     """``GET {name}/lock``: all that is known about it; 404 if it is not held."""
 
     operation_id = "lock_read"
@@ -91,9 +91,9 @@ class LockView(LockDoor):
 
 @extend_schema(
     summary="Release a lock by force",
-    **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
+    **schema.responses(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
-class ReleaseLockView(LockAct):
+class ReleaseLockView(LockActionView):
     """``POST {name}/release-lock``: release it by force. The claim on a guarded row is revoked first."""
 
     operation_id = "lock_release"
@@ -104,16 +104,16 @@ class ReleaseLockView(LockAct):
         expected = preconditions.expected(request)
         given = self.read_body()
         bare = self.named(name)
-        with refused_as(400, "invalid_row_state"):
+        with as_problem(400, "invalid_row_state"):
             result = operations.release_lock(bare, by=self.actor(), fingerprint=expected, **given)
         return self.done(result, expected)
 
 
 @extend_schema(
     summary="Ask the holder to give a lock back",
-    **schema.answers(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
+    **schema.responses(serializers.ResultSerializer, 404, 409, 412, 415, parameters=[schema.NAME, schema.IF_MATCH]),
 )
-class AskReleaseView(LockAct):
+class AskReleaseView(LockActionView):
     """``POST {name}/ask-release``: the holder learns of it at its next heartbeat, and stops where it can."""
 
     operation_id = "lock_ask_release"
@@ -123,16 +123,16 @@ class AskReleaseView(LockAct):
         expected = preconditions.expected(request)
         given = self.read_body()
         bare = self.named(name)
-        with refused_as(409, "nobody_to_ask"):
+        with as_problem(409, "nobody_to_ask"):
             result = operations.ask_to_release(bare, by=self.actor(), fingerprint=expected, **given)
         return self.done(result, expected)
 
 
 @extend_schema(
     summary="Who waits for a lock",
-    **schema.answers(serializers.WaitersSerializer, parameters=[schema.NAME]),
+    **schema.responses(serializers.WaitersSerializer, parameters=[schema.NAME]),
 )
-class WaitersView(LockDoor):
+class WaitersView(LockBaseView):
     """``GET {name}/waiters``: the waiters in all processes, and what the lock's holder waits for."""
 
     operation_id = "lock_waiters"

@@ -10,10 +10,10 @@ from rest_framework import serializers
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import ParkedPage, ParkedQuery, ParkedView
 from django_tasklock.operations.parked.listing import STATES
-from django_tasklock.rest.shapes import AskSerializer, Shape
+from django_tasklock.rest.shapes import AskSerializer, ValueSerializer
 
 
-class MessagesQuerySerializer(Shape):
+class MessagesQuerySerializer(ValueSerializer):
     """Query parameters of the list."""
 
     state = serializers.ChoiceField(
@@ -46,11 +46,13 @@ class SignSerializer(AskSerializer):
     )
 
 
-class MessageSerializer(Shape):
+class MessageSerializer(ValueSerializer):
     """A stored message."""
 
-    of = ParkedInfo
-    names = "id task_id name task state mode number parked_at waited changed crashes attempts problem holder alive"
+    value_class = ParkedInfo
+    value_fields = (
+        "id task_id name task state mode number parked_at waited changed crashes attempts problem holder alive"
+    )
     why = serializers.ListField(child=serializers.CharField(), help_text="What it waits for, in sentences.")
 
     def parts(self, value: ParkedView) -> tuple[Any, ...]:
@@ -58,18 +60,18 @@ class MessageSerializer(Shape):
         return SimpleNamespace(why=[str(sentence) for sentence in value.why]), value.info
 
 
-class MessagePageSerializer(Shape):
+class MessagePageSerializer(ValueSerializer):
     """A page of stored messages."""
 
-    of = ParkedPage
-    names = "messages counts next store_down"
+    value_class = ParkedPage
+    value_fields = "messages counts next store_down"
     messages = MessageSerializer(many=True)
     counts = serializers.DictField(
         child=serializers.IntegerField(), help_text="The number of messages in each state, before any filter."
     )
 
 
-class MessageResultSerializer(Shape):
+class MessageResultSerializer(ValueSerializer):
     """The result of an action on a message."""
 
     task_id = serializers.CharField()

@@ -12,12 +12,12 @@ from rest_framework.response import Response
 
 from django_tasklock import operations
 from django_tasklock.rest import access, schema
-from django_tasklock.rest.base import Door
+from django_tasklock.rest.base import TaskLockView
 from django_tasklock.rest.parked import serializers
 from django_tasklock.rest.problems import Problem
 
 
-class MessageDoor(Door):
+class MessageBaseView(TaskLockView):
     """The base of the views of messages."""
 
     tag = "messages"
@@ -25,7 +25,7 @@ class MessageDoor(Door):
     throttle_scope = "tasklock_view"
 
 
-class MessageAct(MessageDoor):
+class MessageActionView(MessageBaseView):
     """The base of the three views that act on a message, with their own permission and rate."""
 
     permission = access.CHANGE_MESSAGES
@@ -43,9 +43,9 @@ class MessageAct(MessageDoor):
 
 @extend_schema(
     summary="Parked messages, page by page",
-    **schema.answers(serializers.MessagePageSerializer, parameters=[serializers.MessagesQuerySerializer]),
+    **schema.responses(serializers.MessagePageSerializer, parameters=[serializers.MessagesQuerySerializer]),
 )
-class MessagesView(MessageDoor):
+class MessagesView(MessageBaseView):
     """``GET parked``: the stored messages, each with what it waits for."""
 
     operation_id = "messages_list"
@@ -58,9 +58,9 @@ class MessagesView(MessageDoor):
 
 @extend_schema(
     summary="One parked message",
-    **schema.answers(serializers.MessageSerializer, 404, parameters=[schema.MESSAGE]),
+    **schema.responses(serializers.MessageSerializer, 404, parameters=[schema.MESSAGE]),
 )
-class MessageView(MessageDoor):
+class MessageView(MessageBaseView):
     """``GET parked/{task_id}``: one message; 404 if there is none with this id."""
 
     operation_id = "message_read"
@@ -75,9 +75,9 @@ class MessageView(MessageDoor):
 
 @extend_schema(
     summary="Let a dead message wait again",
-    **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
+    **schema.responses(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
-class RequeueMessageView(MessageAct):
+class RequeueMessageView(MessageActionView):
     """``POST parked/{task_id}/requeue``: let a dead message wait for its lock again."""
 
     operation_id = "message_requeue"
@@ -90,9 +90,9 @@ class RequeueMessageView(MessageAct):
 
 @extend_schema(
     summary="Publish a parked message now",
-    **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
+    **schema.responses(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
-class PublishMessageView(MessageAct):
+class PublishMessageView(MessageActionView):
     """``POST parked/{task_id}/publish``: publish it now, if its lock is free and it is next."""
 
     operation_id = "message_publish"
@@ -104,9 +104,9 @@ class PublishMessageView(MessageAct):
 
 @extend_schema(
     summary="Discard a parked message",
-    **schema.answers(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
+    **schema.responses(serializers.MessageResultSerializer, 404, 409, 415, parameters=[schema.MESSAGE]),
 )
-class DiscardMessageView(MessageAct):
+class DiscardMessageView(MessageActionView):
     """``POST parked/{task_id}/discard``: it ends as revoked, without having run."""
 
     operation_id = "message_discard"

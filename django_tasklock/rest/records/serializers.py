@@ -12,7 +12,7 @@ from rest_framework import serializers
 
 from django_tasklock.operations import ActPage, ActQuery, SweepRun
 from django_tasklock.operations.values import Act
-from django_tasklock.rest.shapes import ActSerializer, Shape
+from django_tasklock.rest.shapes import ActSerializer, ValueSerializer
 
 
 @extend_schema_field(OpenApiTypes.OBJECT)
@@ -24,17 +24,17 @@ class Report(serializers.Field):
         return dict(value)
 
 
-class RunsQuerySerializer(Shape):
+class RunsQuerySerializer(ValueSerializer):
     """The query parameter of the list of runs."""
 
     limit = serializers.IntegerField(default=20, min_value=1, max_value=200)
 
 
-class RunSerializer(Shape):
+class RunSerializer(ValueSerializer):
     """A run of the sweep."""
 
-    of = SweepRun
-    names = "number at actor scope swept seconds problem"
+    value_class = SweepRun
+    value_fields = "number at actor scope swept seconds problem"
 
 
 class RunDetailSerializer(RunSerializer):
@@ -43,7 +43,7 @@ class RunDetailSerializer(RunSerializer):
     report = Report(help_text="As `manage.py sweep_locks --json` writes it, with the first hundred findings.")
 
 
-class RunListSerializer(Shape):
+class RunListSerializer(ValueSerializer):
     """The last runs."""
 
     runs = RunSerializer(many=True)
@@ -52,7 +52,7 @@ class RunListSerializer(Shape):
     )
 
 
-class SweepSerializer(Shape):
+class SweepSerializer(ValueSerializer):
     """The options of a sweep."""
 
     dry_run = serializers.BooleanField(
@@ -63,7 +63,7 @@ class SweepSerializer(Shape):
     )
 
 
-class ReportSerializer(Shape):
+class ReportSerializer(ValueSerializer):
     """What a sweep found and did."""
 
     report = Report(help_text="As `manage.py sweep_locks --json` writes it.")
@@ -77,7 +77,7 @@ class Moment(serializers.DateTimeField):
         return get_current_timezone()
 
 
-class AuditQuerySerializer(Shape):
+class AuditQuerySerializer(ValueSerializer):
     """Query parameters of the audit trail."""
 
     actor = serializers.CharField(default="", allow_blank=True, max_length=200, help_text="Part of the actor's name.")
@@ -105,13 +105,13 @@ class AuditQuerySerializer(Shape):
 class EntrySerializer(ActSerializer):
     """An entry of the audit trail."""
 
-    of = Act
-    names = "name number"
+    value_class = Act
+    value_fields = "name number"
 
 
-class AuditPageSerializer(Shape):
+class AuditPageSerializer(ValueSerializer):
     """A page of the audit trail, the latest first."""
 
-    of = ActPage
-    names = "acts next"
+    value_class = ActPage
+    value_fields = "acts next"
     acts = EntrySerializer(many=True)

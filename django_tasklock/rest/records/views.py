@@ -12,12 +12,12 @@ from rest_framework.response import Response
 from django_tasklock import operations
 from django_tasklock.operations.sweep.options import LONGEST_REQUEST
 from django_tasklock.rest import access, schema
-from django_tasklock.rest.base import Door
-from django_tasklock.rest.problems import Problem, refused_as
+from django_tasklock.rest.base import TaskLockView
+from django_tasklock.rest.problems import Problem, as_problem
 from django_tasklock.rest.records import serializers
 
 
-class SweepDoor(Door):
+class SweepBaseView(TaskLockView):
     """The base of the views of the sweep."""
 
     tag = "sweep"
@@ -27,9 +27,9 @@ class SweepDoor(Door):
 
 @extend_schema(
     summary="The last runs of the sweep",
-    **schema.answers(serializers.RunListSerializer, parameters=[serializers.RunsQuerySerializer]),
+    **schema.responses(serializers.RunListSerializer, parameters=[serializers.RunsQuerySerializer]),
 )
-class RunsView(SweepDoor):
+class RunsView(SweepBaseView):
     """``GET sweeps``: the last runs, whatever started them, the latest first."""
 
     operation_id = "sweeps_list"
@@ -43,9 +43,9 @@ class RunsView(SweepDoor):
 
 @extend_schema(
     summary="One run of the sweep",
-    **schema.answers(serializers.RunDetailSerializer, 404, parameters=[schema.RUN]),
+    **schema.responses(serializers.RunDetailSerializer, 404, parameters=[schema.RUN]),
 )
-class RunView(SweepDoor):
+class RunView(SweepBaseView):
     """``GET sweeps/{number}``: one run with its findings; 404 if it is not recorded."""
 
     operation_id = "sweep_read"
@@ -61,9 +61,9 @@ class RunView(SweepDoor):
 
 @extend_schema(
     summary="Sweep",
-    **schema.answers(serializers.ReportSerializer, 415, parameters=[]),
+    **schema.responses(serializers.ReportSerializer, 415, parameters=[]),
 )
-class SweepView(SweepDoor):
+class SweepView(SweepBaseView):
     """``POST sweep``: find what crashed holders left behind, and repair it if `dry_run` is false.
 
     It takes some seconds, at most half a minute: `report.left_out` lists what it did not reach.
@@ -77,16 +77,16 @@ class SweepView(SweepDoor):
     def post(self, request: Request, **kwargs: Any) -> Response:
         """Return the report."""
         given = self.read_body()
-        with refused_as(400, "invalid_sweep"):
+        with as_problem(400, "invalid_sweep"):
             report = operations.sweep(by=self.actor(), longest=LONGEST_REQUEST, **given)
         return Response(serializers.ReportSerializer({"report": report.as_dict()}).data)
 
 
 @extend_schema(
     summary="The audit trail, page by page",
-    **schema.answers(serializers.AuditPageSerializer, parameters=[serializers.AuditQuerySerializer]),
+    **schema.responses(serializers.AuditPageSerializer, parameters=[serializers.AuditQuerySerializer]),
 )
-class AuditView(Door):
+class AuditView(TaskLockView):
     """``GET audit``: actions on locks, limiters and messages by operators, keys and the sweep, the latest first."""
 
     tag = "audit"
