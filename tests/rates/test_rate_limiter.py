@@ -600,3 +600,9 @@ def test_who_does_not_wait_is_no_line_in_the_log(way, caplog):
     assert len(refused) == 2
     told = [record.levelname for record in caplog.records if record.getMessage().startswith("refused")]
     assert told == ["DEBUG", "INFO"]
+
+
+@pytest.mark.parametrize("number", [-1, 2.0, "3", True])
+def test_a_number_of_reservations_that_cannot_be(number):
+    with pytest.raises(TaskLockError, match="number must be a whole number, 0 or more"):
+        RateLimiter("api", "100/m").reserve_many(number)
