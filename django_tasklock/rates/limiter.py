@@ -152,6 +152,8 @@ class RateLimiter:
 
     def reserve_many(self, number: int, timeout: Duration | None = None, *, cost: int = 1) -> list[Reservation]:
         """Book ``number`` slots, all or none, spread evenly over the window. Raises like ``acquire``."""
+        if type(number) is not int or number < 0:
+            raise TaskLockError(f"number must be a whole number, 0 or more, not {number!r}", name=self.name)
         limiter = self._checked(cost)
         return limiter.booking.book_many(limiter, self._deadline(timeout), cost, number)
 

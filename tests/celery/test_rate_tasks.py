@@ -367,6 +367,8 @@ class TestSpread:
             spread(celery_site.task("hold"), ["a"])
         with pytest.raises(TaskLockError, match="neither countdown nor eta"):
             spread(celery_site.task("rated_fast"), ["a"], countdown=3)
+        with pytest.raises(TaskLockError, match="0 calls or more, not -1"):
+            spread(celery_site.task("rated_fast"), -1)
 
 
 class Delaying(memory.Transport):

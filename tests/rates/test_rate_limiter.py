@@ -171,6 +171,18 @@ class TestWaiting:
         call(way, limiter, "reset")
         assert call(way, limiter, "try_acquire")
 
+    def test_what_was_settled_to_nothing_can_be_settled_again(self, way):
+        """A call that seemed to have failed, and is on the bill: it was the only one."""
+        limiter = RateLimiter("api", "1000/m", "2000/h")
+        reservation = call(way, limiter, "acquire", cost=500)
+        assert call(way, reservation, "settle", 0)
+        assert limiter.usage().used == 0
+        assert call(way, reservation, "settle", 800)
+        assert [window.used for window in limiter.usage().windows] == [800, 800]
+        assert not call(way, limiter, "try_acquire", cost=300)
+        assert call(way, reservation, "settle", 100)
+        assert call(way, limiter, "try_acquire", cost=900)
+
     def test_a_reservation_moves_to_another_process(self, way):
         """As a Celery message carries it: booked once, resumed on arrival."""
         limiter = RateLimiter("api", "1/0.1s", margin=0.1)
@@ -588,3 +600,9 @@ def test_who_does_not_wait_is_no_line_in_the_log(way, caplog):
     assert len(refused) == 2
     told = [record.levelname for record in caplog.records if record.getMessage().startswith("refused")]
     assert told == ["DEBUG", "INFO"]
+
+
+@pytest.mark.parametrize("number", [-1, 2.0, "3", True])
+def test_a_number_of_reservations_that_cannot_be(number):
+    with pytest.raises(TaskLockError, match="number must be a whole number, 0 or more"):
+        RateLimiter("api", "100/m").reserve_many(number)

@@ -132,7 +132,10 @@ def settle(book: Ledger, cost: int, slot: int, edition: int, actual: int) -> boo
             book.enter(rate, slot, more)
             continue
         ring, at = book.ring(rate), end_of(rate, base_of(slot))
-        if at + rate.window + rate.margin <= book.now or not ring:
+        if at + rate.window + rate.margin <= book.now:
+            continue
+        if not ring:  # its own was the only booking, and was settled to nothing before
+            book.enter(rate, slot, more)
             continue
         counted = ring[book.get(f"x:{rate.window}") :]
         entry = next((entry for entry in counted if entry[0] == at), ring[-1])  # no longer: as if it were the last

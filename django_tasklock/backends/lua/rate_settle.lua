@@ -10,9 +10,10 @@ if amount < cost then
 end
 local more, at = amount - cost, base_of(slot)
 for _, rate in ipairs(rates) do
-  if algorithm ~= 'window' then
+  local counts = algorithm ~= 'window' or end_of(rate, at) + rate.window + rate.margin > now() -- it is not too late
+  if counts and (algorithm ~= 'window' or redis.call('EXISTS', rate.ring) == 0) then -- it was settled to nothing before
     enter(rate, slot, more)
-  elseif end_of(rate, at) + rate.window + rate.margin > now() and redis.call('EXISTS', rate.ring) == 1 then
+  elseif counts then
     local found = redis.call('LPOS', rate.ring, text(end_of(rate, at))) or 0
     if redis.call('LLEN', rate.ring) / 2 - found / 2 <= get('x:' .. rate.key) then found = 0 end -- the newest
     redis.call('LSET', rate.ring, found + 1, text(tonumber(redis.call('LINDEX', rate.ring, found + 1)) + more))

@@ -38,6 +38,8 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
         raise TaskLockError(f"task {task.name} has no rate limit: decorate its function with rate_limited")
     if {"countdown", "eta"} & set(sending):
         raise TaskLockError("spread() decides when: it takes neither countdown nor eta")
+    if isinstance(calls, int) and calls < 0:
+        raise TaskLockError(f"spread() publishes 0 calls or more, not {calls}")
     wanted: list[tuple[tuple[Any, ...], dict[str, Any]]] = (
         [((), {})] * calls if isinstance(calls, int) else [arguments(call) for call in calls]
     )
