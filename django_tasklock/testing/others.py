@@ -53,7 +53,7 @@ class LockWaiter:
         self.token = request.token
         self._backend = backend
         self._place = MemoryWaiter(backend, request, backend.queues)
-        self._place.bell = int  # asleep, and to be woken
+        self._place.waker = int  # asleep, and to be woken
         self._place.acquire()
 
     @property

@@ -96,7 +96,7 @@ def test_a_waiter_whose_event_loop_has_ended_holds_nobody_back(backend):
     ended.close()
     abandoned = backend.waiter(an_ask("video:1"))
     abandoned.acquire()
-    abandoned.bell = lambda: ended.call_soon_threadsafe(print)  # what a loop that was closed in mid-wait leaves
+    abandoned.waker = lambda: ended.call_soon_threadsafe(print)  # what a loop that was closed in mid-wait leaves
     with backend.waiter(mine) as other:
         other.acquire()
         assert backend.release("video:1", holder.token) is Released.RELEASED

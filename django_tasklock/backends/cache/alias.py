@@ -1,4 +1,4 @@
-"""A cache alias as locks need it: keys of our own, errors that are errors, and what the cache cannot do."""
+"""Access to a cache alias for locks: keys as given, errors raised, and known weaknesses of cache backends."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from django.db import connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.utils.module_loading import import_string
 
-# Lower case only: a collation may not tell "A" from "a". Longer ones and all others are hashed.
+# Lower case only: a collation may treat "A" and "a" as equal. Longer keys and all others are hashed.
 _PLAIN = re.compile(r"(?!tasklock#)[a-z0-9_.:/@+=#{}-]{1,230}")
 
 
 def cache_key(text: str) -> str:
-    """Return ``text`` if every cache can bear it as a key and tell it from any other, else a hash of it."""
+    """Return ``text`` if every cache can use it as a distinct key, else a hash of it."""
     return text if _PLAIN.fullmatch(text) else f"tasklock#{hashlib.sha256(text.encode()).hexdigest()}"
 
 
 def bare_key(key: str, prefix: object, version: object) -> str:
-    """Add nothing, as a ``KEY_FUNCTION``: a deploy that bumps VERSION must not hand every lock out twice."""
+    """Return ``key`` unchanged, as a ``KEY_FUNCTION``: a deploy that raises VERSION must not free every lock."""
     return key
 
 
 class PrivateCache:
-    """The cache behind an alias, without its KEY_PREFIX, VERSION and swallowed errors.
+    """The cache of an alias, without its KEY_PREFIX and VERSION, and with errors raised instead of ignored.
 
-    ``ImproperlyConfigured`` if there is no such alias.
+    Raises ``ImproperlyConfigured`` if there is no such alias.
     """
 
     def __init__(self, alias: str) -> None:
@@ -51,12 +51,12 @@ class PrivateCache:
 
     @property
     def cache(self) -> BaseCache:
-        """This thread's connection to it."""
+        """This thread's connection to the cache."""
         return self._handler[self.alias]
 
     @property
     def per_process(self) -> bool:
-        """Whether other processes see nothing of it."""
+        """Whether other processes do not see its entries."""
         kind = _kind(self.path)
         return kind is not None and issubclass(kind, LocMemCache | DummyCache)
 
@@ -67,10 +67,10 @@ class PrivateCache:
         return connections[router.db_for_write(table.cache_model_class)] if isinstance(table, DatabaseCache) else None
 
     def seconds(self, ttl: int) -> int:
-        """Return the timeout with which an entry lives for at least ``ttl`` milliseconds.
+        """Return the timeout with which an entry stays for at least ``ttl`` milliseconds.
 
-        Whole seconds, because several caches cut off the rest. One more for Memcached, which
-        counts ticks of a clock and not time, and lets entries end up to a second early.
+        Whole seconds, because several caches truncate fractions. One more for Memcached, which counts the ticks of a
+        clock and lets entries expire up to a second early.
         """
         return math.ceil(ttl / 1000) + isinstance(self.cache, BaseMemcachedCache)
 
@@ -100,9 +100,7 @@ def _kind(path: str) -> type | None:
 
 
 def weakness(alias: str) -> tuple[str, str] | None:
-    """Return what makes the cache behind ``alias`` unfit for locks: ("error" or "warning", text). ``None``: nothing
-    known.
-    """
+    """Return why the cache ``alias`` is unfit for locks: ("error" or "warning", text); ``None``: no reason known."""
     kind = _kind(str(django_settings.CACHES[alias].get("BACKEND", "")))
     if kind is None:
         return None

@@ -1,4 +1,4 @@
-"""The verbs, over ``add``, ``get``, ``touch`` and ``delete``."""
+"""The operations of a store of locks, by ``add``, ``get``, ``touch`` and ``delete``."""
 
 from __future__ import annotations
 
@@ -35,22 +35,21 @@ from django_tasklock.types import (
 )
 
 FENCE_TTL = 86_400  # seconds for which the last fence of a name is remembered
-MARGIN = 0.1  # the last part of a lease, at most a second, in which nothing is deleted any more
-REMEMBERED = 20_000  # leases whose local deadline is kept
+MARGIN = 0.1  # the last part of a lease, at most a second, in which the lock is not deleted any more
+REMEMBERED = 20_000  # leases whose local deadline is remembered
 _REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
-"""Names of errors of Redis' clients: the server answers, and refuses us, or this. It serves others, who may hold the
+"""Names of errors of Redis clients: the server refuses this client or command. It serves others, which may hold the
 lock."""
-_SERVES_NOBODY = frozenset({"BusyLoadingError", "ClusterDownError"})
-"""The same of a server that answers, and serves nobody."""
+_SERVES_NO_CLIENT = frozenset({"BusyLoadingError", "ClusterDownError"})
+"""Names of errors of a server that answers, but serves no client."""
 
 
 class CacheBackend(LockStore):
-    """Locks through the cache alias in ``LOCATION``. Cannot list them.
+    """Locks in the cache alias of ``LOCATION``. They cannot be listed.
 
-    Times are those of the clients' clocks, which is for people to read only: expiry is the
-    cache's. The fence grows as long as the cache keeps the last one; after a loss of data it
-    starts from a client's clock, so it is only as good as that. A lease of 1.5 s lasts 2 s
-    and more here: whole seconds are what every cache understands.
+    Recorded times are those of the clients' clocks and only for people: the cache itself expires the entries. The fence
+    grows as long as the cache keeps the last one; after a loss of data it starts from a client's clock, and is only as
+    good as that. A lease of 1.5 s lasts 2 s or more, because every cache understands whole seconds only.
     """
 
     def __init__(self, settings: Settings) -> None:
@@ -70,19 +69,19 @@ class CacheBackend(LockStore):
                     return self._grant(cache, request, value)
                 found = _decoded(cache.get(key))
                 if found is not None and request.supersedes and found.get("token") == request.supersedes:
-                    cache.set(key, json.dumps(value), self.private.seconds(request.ttl_ms))  # as atomic as a cache is
+                    cache.set(key, json.dumps(value), self.private.seconds(request.ttl_ms))  # not atomic
                     self.leases.start(request.token, sent, request.ttl_ms)
                     return self._grant(cache, request, value)
                 if found is not None and found.get("token") != request.token:
                     record = _record(request.name, found)
                     return Busy(record, record.ttl)
-                if found is not None and self._keep(cache, [Renewal(request.name, request.token, request.ttl_ms)])[0]:
+                if found is not None and self._renew(cache, [Renewal(request.name, request.token, request.ttl_ms)])[0]:
                     return self._grant(cache, request, found)
             self._probe(cache, request.name)
-        return Busy(None, 0)  # it comes and goes: others take turns
+        return Busy(None, 0)  # the entry was there for add() and missing for get(), twice: other holders take turns
 
     def _grant(self, cache: BaseCache, request: AcquireRequest, value: dict[str, Any]) -> Grant:
-        """Return the grant of a lock that is ours, with a fence above the last one: nobody else writes it now."""
+        """Return the grant of a lock that was just acquired, with a fence above the last: only its holder writes it."""
         key, fence = self._key(request.name, "-fence:"), int(value["fence"])
         last = cache.get(key)
         if last == fence:
@@ -94,7 +93,7 @@ class CacheBackend(LockStore):
         return Grant(fence, request.ttl_ms)
 
     def release(self, name: str, token: str) -> Released:
-        """Release as promised, except that a lease which is about to end, or has ended, is left to the cache."""
+        """Release the lock, except that a lease which is about to end or has ended is left to expire in the cache."""
         key = self._key(name)
         with self._asking(name) as cache:
             found = _decoded(cache.get(key))
@@ -112,7 +111,7 @@ class CacheBackend(LockStore):
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         key = self._key(name)
         with self._asking(name) as cache:
-            if not self._keep(cache, [Renewal(name, token, ttl)])[0]:
+            if not self._renew(cache, [Renewal(name, token, ttl)])[0]:
                 return False
             found = _decoded(cache.get(key))
             if found is None or found.get("token") != token:
@@ -124,10 +123,10 @@ class CacheBackend(LockStore):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         with self._asking(None) as cache:
-            return self._keep(cache, batch)
+            return self._renew(cache, batch)
 
-    def _keep(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        """Look, touch, look: a token that is there afterwards was there when it was touched."""
+    def _renew(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[RenewalResult]:
+        """Read, touch, read: a token that is there after the touch was there when its entry was touched."""
         sent = monotonic()
         pairs = [(self._key(item.name), item) for item in batch]
         values = cache.get_many([key for key, _ in pairs])
@@ -139,13 +138,13 @@ class CacheBackend(LockStore):
                 cache.touch(key, self.private.seconds(item.ttl))
                 touched += [key, self._key(item.name, "-asked:")]
         values = cache.get_many(touched) if touched else {}
-        kept = [self._kept(values, item) for item in batch]
-        for item, still in zip(batch, kept, strict=True):
-            if still:
+        results = [self._result(values, item) for item in batch]
+        for item, result in zip(batch, results, strict=True):
+            if result:
                 self.leases.start(item.token, sent, item.ttl)
-        return kept
+        return results
 
-    def _kept(self, values: dict[str, Any], item: Renewal) -> RenewalResult:
+    def _result(self, values: dict[str, Any], item: Renewal) -> RenewalResult:
         if not _holds(values.get(self._key(item.name)), item.token):
             return RenewalResult.LOST
         return (
@@ -158,7 +157,7 @@ class CacheBackend(LockStore):
         key, note = self._key(name), self._key(name, "-asked:")
         with self._asking(name) as cache:
             values = cache.get_many([key, note])
-            if values.get(key) is None:  # free, or an outage that the client hides: not known is not free
+            if values.get(key) is None:  # free, or an outage that the client hides
                 self._probe(cache, name)
         found, request = _decoded(values.get(key)), _decoded(values.get(note))
         if found is None:
@@ -182,14 +181,14 @@ class CacheBackend(LockStore):
             if found is None or not token or found.get("token") != token:
                 return False
             record = _record(name, found)
-            # Beside the lock, not in it: what is written there may be the next holder's by now.
+            # Under a key of its own: the entry of the lock may belong to the next holder by now.
             note, ends = {"token": token, "asked": record.now}, max(1000, record.until - record.now)
-            if not _holds(cache.get(self._key(name, "-asked:")), token):  # a note to an earlier holder is in the way
+            if not _holds(cache.get(self._key(name, "-asked:")), token):  # not the request to an earlier holder
                 cache.set(self._key(name, "-asked:"), json.dumps(note), self.private.seconds(ends))
         return True
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
-        """Look, then delete: the lock may have changed hands between the two."""
+        """Read, then delete: the lock may have changed hands between the two."""
         key = self._key(name)
         with self._asking(name) as cache:
             found = _decoded(cache.get(key))
@@ -214,20 +213,22 @@ class CacheBackend(LockStore):
             yield self.private.cache
         except (TaskLockError, ImproperlyConfigured):
             raise
-        except Exception as error:  # each client has errors of its own
-            down = self._answers_nobody(error)
+        except Exception as error:  # each client has its own classes of errors
+            down = self._is_down(error)
             what = "could not be asked" if down or is_local_fault(error) else "refused"
             raise BackendUnavailable(
                 f"the cache {self.private.alias!r} {what} ({type(error).__name__}: {error})", name=name, down=down
             ) from error
 
-    def _answers_nobody(self, error: BaseException) -> bool:
-        """Tell whether the cache is down, as far as is known. If neither the network nor a Redis has said so, nor that
-        it refuses, it is asked for something; a database, whose table may be missing, for a connection.
+    def _is_down(self, error: BaseException) -> bool:
+        """Return whether the cache serves no client at all, as far as is known.
+
+        If the error shows neither an outage nor a refusal, a key is read to find out; for a database, whose table may be
+        missing, a connection is opened.
         """
         for one in chain(error):
             kinds = {kind.__name__ for kind in type(one).__mro__}
-            if kinds & _SERVES_NOBODY or str(one).startswith(NOBODY):
+            if kinds & _SERVES_NO_CLIENT or str(one).startswith(NOBODY):
                 return True
             if kinds & _REFUSES or FULL in str(one):  # to redis-py some of these are lost connections
                 return False
@@ -244,7 +245,7 @@ class CacheBackend(LockStore):
         return False
 
     def _probe(self, cache: BaseCache, name: str | None) -> None:
-        """Tell a key that is not there from a cache that is not there: some clients answer alike."""
+        """Raise ``BackendUnavailable`` if the cache stores nothing: some clients report an outage as a missing key."""
         key = self._key(os.urandom(16).hex(), "-probe:")
         if not cache.add(key, 1, 5):
             message = f"the cache {self.private.alias!r} stores nothing, and its client hides why"
@@ -256,14 +257,14 @@ class CacheBackend(LockStore):
 
 
 class KeyDeadlines:
-    """Until when the keys of our tokens are certainly there, by the local clock."""
+    """Until when the entries of tokens acquired here certainly exist, by the local clock."""
 
     def __init__(self) -> None:
         self.until: dict[str, tuple[float, float]] = {}
         self._lock = threading.Lock()
 
     def start(self, token: str, sent: float, ttl: int) -> None:
-        """Note that the key of ``token`` lives for ``ttl`` milliseconds from ``sent`` on."""
+        """Record that the entry of ``token`` exists for ``ttl`` milliseconds after ``sent``."""
         with self._lock:
             self.until[token] = (sent + ttl / 1000, ttl / 1000)
             if len(self.until) > REMEMBERED:
@@ -272,7 +273,7 @@ class KeyDeadlines:
                 self.until = dict(live[-REMEMBERED * 3 // 4 :])
 
     def certain(self, token: str, margin: float = 0.0) -> bool | None:
-        """Return whether the key of ``token`` is certainly still there; ``None`` for a token that is unknown here."""
+        """Return whether the entry of ``token`` certainly still exists; ``None`` for a token not acquired here."""
         lease = self.until.get(token)
         return None if lease is None else monotonic() < lease[0] - min(1.0, lease[1] * margin)
 
@@ -289,7 +290,7 @@ def _value(request: AcquireRequest, now: int) -> dict[str, Any]:
 
 
 def _decoded(text: object) -> dict[str, Any] | None:
-    """Return a value; an empty one for a key that somebody else has put there."""
+    """Return a decoded value; an empty dict for a value that another application has stored."""
     return None if text is None else json_object(text)
 
 
@@ -311,5 +312,5 @@ def _record(name: str, value: dict[str, Any]) -> Record:
         at, until, ends, ttl, fence = (int(value[key]) for key in ("at", "until", "ends", "ttl", "fence"))
     except (KeyError, TypeError, ValueError, OverflowError):
         return Record(name, "", Holder(), at=now, until=now, now=now, fence=0, ttl=None)
-    left = ends - now if ends > now else ttl  # past: renewed, which is not written down; a lease at the most
+    left = ends - now if ends > now else ttl  # past: renewed since, which is not recorded; at most a lease is left
     return Record(name, str(value.get("token", "")), holder_of(value.get("holder")), at, until, now, fence, left)

@@ -1,7 +1,7 @@
-"""The verbs, over rows of ``LockRow``.
+"""The operations of a store of locks, on rows of ``LockRow``.
 
-A row is changed only by an UPDATE that names what was read there (token, fence, expiry),
-so of any number of processes that saw a lock free one gets it, at every isolation level.
+A row is changed only by an UPDATE whose condition has the token, fence and expiry that were read, so only one of the
+processes that read a lock as free acquires it, at every isolation level.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from django_tasklock.backends.contract.metrics import (
     RELEASED as METRIC_RELEASED,
 )
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
-from django_tasklock.backends.database.leases import UNRELEASED, DatabaseLeases
-from django_tasklock.backends.database.listing import counts_of, each_once, page_of, pruned, records_of
-from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
+from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, DatabaseLeases
+from django_tasklock.backends.database.listing import counts_of, end_each_once, page_of, prune_lapsed, records_of
+from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count, kind_of
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
@@ -36,7 +36,7 @@ from django_tasklock.backends.database.rows import (
     Row,
     granted_columns,
     insert,
-    look,
+    read_row,
     rows_of,
     unchanged,
 )
@@ -46,28 +46,32 @@ from django_tasklock.db.session import Session
 from django_tasklock.models import LockRow
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
-RACES = 10  # lost in a row by one acquire: the lock is in others' hands
-RELEASED_FOR = 3_600_000  # milliseconds a released row is kept: by so much the clock may be set back
-LAPSED_FOR = 86_400_000  # milliseconds a row is kept whose holder died and nobody swept
+MAX_ATTEMPTS = 10  # races that one acquire may lose in a row; then the lock counts as busy
+RELEASED_KEPT_FOR = 3_600_000  # milliseconds that a released row stays: the clock may be set back by as much
+LAPSED_KEPT_FOR = 86_400_000  # milliseconds that a row stays after its lease has run out, if no sweep removed it
 
 
-def _has(row: Row, request: AcquireRequest) -> bool:
+def _is_held_by(row: Row, request: AcquireRequest) -> bool:
     return row.live and row.token == request.token
 
 
-class _Overtaken(Exception):
-    """Somebody else was first."""
+def _next_fence(row: Row | None, now: int) -> int:
+    """Return a fence for the next holder, in microseconds: by the clock, and greater than that of the row."""
+    return now * 1000 if row is None else max(row.fence + 1, now * 1000)
+
+
+class _RowChanged(Exception):
+    """Another process has changed the row since it was read."""
 
 
 class DatabaseBackend(DatabaseLeases, LockStore):
-    """Correct on SQLite, PostgreSQL and MySQL/MariaDB, by the database's clock.
+    """Locks in SQLite, PostgreSQL or MySQL/MariaDB, by the database's clock.
 
-    Two queries for a lock that is free, one for a busy one. Verbs that write refuse to work
-    inside ``atomic()``. Waiters poll. How soon an unreachable server is noticed is up to
-    ``connect_timeout`` in the database's ``OPTIONS``.
+    Two queries for a free lock, one for a busy one. Operations that write refuse to run inside ``atomic()``. Waiters
+    poll. How soon an unreachable server is noticed depends on ``connect_timeout`` in the database's ``OPTIONS``.
     """
 
-    asks = True
+    has_release_requests = True
 
     def __init__(self, settings: Settings) -> None:
         self.session = Session()
@@ -82,18 +86,18 @@ class DatabaseBackend(DatabaseLeases, LockStore):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         def verb(alias: str, again: bool) -> Grant | Busy:
             key = key_of(request.name)
-            for _ in range(RACES):
-                row, now = look(alias, key)
+            for _ in range(MAX_ATTEMPTS):
+                row, now = read_row(alias, key)
                 if row is None:
-                    fence = now * 1000
-                    with together(alias, request.kind):
+                    fence = _next_fence(row, now)
+                    with atomic_if_counted(alias, request.kind):
                         taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
                         if taken:
                             self.metrics.granted(alias, request)
-                    self.purging.added()
+                    self.purging.count_row()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
-                    fence = max(row.fence + 1, now * 1000)
-                    with together(alias, request.kind):
+                    fence = _next_fence(row, now)
+                    with atomic_if_counted(alias, request.kind):
                         taken = unchanged(alias, key, row).update(**granted_columns(request, fence))
                         if taken:
                             self.metrics.granted(alias, request, row)
@@ -104,58 +108,58 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                     self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                     return Busy(row.record(), row.expires_at - now)
                 if taken:
-                    self.metrics.begun.begin(request)
+                    self.metrics.hold_starts.begin(request)
                     return Grant(fence, request.ttl_ms)
             return Busy(None, 0)
 
-        self.purge_if_due(UNRELEASED)
+        self.purge_if_due(ACQUIRE_FACTOR)
         return self.session.run(verb, name=request.name)
 
     def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Take them in one transaction that begins with a write: a look before it would make SQLite refuse that."""
+        """Take all of them in one transaction that begins with a write: after a read in it, SQLite may refuse one."""
 
         def verb(alias: str, again: bool) -> Grant | Busy:
-            for _ in range(RACES):
-                seen = [(name, *look(alias, key_of(name))) for name in names]
+            for _ in range(MAX_ATTEMPTS):
+                seen = [(name, *read_row(alias, key_of(name))) for name in names]
                 for name, row, now in seen:
                     if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
                         self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                         return Busy(row.record(), row.expires_at - now, name)
-                # The same of all, greater than what any of them had; of a request that was granted before, its own.
+                # One fence for all, greater than the last of each; a repeated request keeps the fence it was granted.
                 fence = max(
-                    now * 1000 if row is None else row.fence if _has(row, request) else max(row.fence + 1, now * 1000)
+                    row.fence if row is not None and _is_held_by(row, request) else _next_fence(row, now)
                     for _, row, now in seen
                 )
                 try:
                     with transaction.atomic(using=alias):
                         for name, row, _ in seen:
                             self._take_one(alias, request._replace(name=name), row, fence)
-                except _Overtaken:
+                except _RowChanged:
                     continue
                 for _, row, _ in seen:
                     if row is None:
-                        self.purging.added()
-                self.metrics.begun.begin(request)
+                        self.purging.count_row()
+                self.metrics.hold_starts.begin(request)
                 return Grant(fence, request.ttl_ms)
             return Busy(None, 0, names[0])
 
-        self.purge_if_due(UNRELEASED)
+        self.purge_if_due(ACQUIRE_FACTOR)
         return self.session.run(verb, name=request.name)
 
     def _take_one(self, alias: str, request: AcquireRequest, row: Row | None, fence: int) -> None:
-        """Take one of several that was seen as ``row``. Raise ``_Overtaken`` if it is not that any more."""
+        """Take one of several locks, whose row was read as ``row``. Raise ``_RowChanged`` if it has changed since."""
         key = key_of(request.name)
         if row is None:
             taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
         else:
             same = unchanged(alias, key, row)
-            if _has(row, request):
+            if _is_held_by(row, request):
                 taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
             else:
                 taken = same.update(**granted_columns(request, fence))
         if not taken:
-            raise _Overtaken
-        if row is None or not _has(row, request):
+            raise _RowChanged
+        if row is None or not _is_held_by(row, request):
             self.metrics.granted(alias, request, row)
 
     def release(self, name: str, token: str) -> Released:
@@ -163,7 +167,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             key = key_of(name)
             if self._released(alias, key, token):
                 return Released.RELEASED
-            row, _ = look(alias, key)
+            row, _ = read_row(alias, key)
             if row is not None and row.live:
                 return Released.NOT_YOURS
             ours = row is not None and row.token == token and row.expires_at < 0
@@ -174,24 +178,24 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         return outcome
 
     def _released(self, alias: str, key: str, token: str) -> bool:
-        """Give the lock back, and count that. Return whether ``token`` had it."""
-        held, known = self.held(alias, key=key, token=token), self.metrics.begun.end(token)
+        """Release the lock and count the release. Return whether ``token`` held it."""
+        held, known = self.held(alias, key=key, token=token), self.metrics.hold_starts.end(token)
         if known is not None and (known[0] is None or known[1] < NOTED_FROM):
-            with together(alias, known[0]):
+            with atomic_if_counted(alias, known[0]):
                 done = held.update(**RELEASED) > 0
                 if done:
                     self.metrics.write(alias, count(METRIC_RELEASED, *known))
             return done
-        row, _ = look(alias, key)  # one that is to be noted, or another process's
+        row, _ = read_row(alias, key)  # the hold is to be recorded, or belongs to another process
         kind = None if row is None else kind_of(json_object(row.holder))
-        with together(alias, kind):
+        with atomic_if_counted(alias, kind):
             done = held.update(**RELEASED) > 0
             if done and row is not None:
                 self.metrics.ended(alias, row, METRIC_RELEASED)
         return done
 
     def get(self, name: str) -> Record | None:
-        row, _ = self.session.run(lambda alias, again: look(alias, key_of(name)), name=name, write=False)
+        row, _ = self.session.run(lambda alias, again: read_row(alias, key_of(name)), name=name, write=False)
         return row.record() if row is not None and row.live else None
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -207,7 +211,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         return self.session.run(lambda alias, again: counts_of(rows_of(alias)), write=False)
 
     def _condition(self) -> tuple[int | None, str | None]:
-        return self.session.run(lambda alias, again: look(alias, ""), write=False)[1], None
+        return self.session.run(lambda alias, again: read_row(alias, ""), write=False)[1], None
 
     def ask_release(self, name: str, token: str) -> bool:
         def verb(alias: str, again: bool) -> bool:
@@ -218,50 +222,51 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         def verb(alias: str, again: bool) -> Pruned:
-            return pruned(rows_of(alias), limit, lapsed_before, prefix, offset, partial(self.metrics.expired, alias))
+            count_expired = partial(self.metrics.expired, alias)
+            return prune_lapsed(rows_of(alias), limit, lapsed_before, prefix, offset, count_expired)
 
         return self.session.run(verb)
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         def verb(alias: str, again: bool) -> Record | None:
-            row, _ = look(alias, key_of(name))
+            row, _ = read_row(alias, key_of(name))
             while row is not None and row.expires_at > 0 and token in (None, row.token):
                 same = rows_of(alias).filter(key=key_of(name), token=row.token, fence=row.fence, expires_at__gt=0)
-                with together(alias, kind_of(json_object(row.holder))):
-                    gone = same.update(token="", **RELEASED)  # renewed or not meanwhile
-                    if gone:
+                with atomic_if_counted(alias, kind_of(json_object(row.holder))):
+                    removed = same.update(token="", **RELEASED)  # even if it was renewed meanwhile
+                    if removed:
                         self.metrics.ended(alias, row, FORCED if row.live else EXPIRED)
-                if gone:
+                if removed:
                     return row.record() if row.live else None
-                row, _ = look(alias, key_of(name))
+                row, _ = read_row(alias, key_of(name))
             return None
 
         return self.session.run(verb, name=name)
 
     def ticket(self, name: str = "", member: str = "") -> int:
-        """Return a number as exact as the database's clock, in milliseconds; what is drawn within one counts as drawn
-        at once.
+        """Return the time of the database, as precise as its clock: milliseconds. Tickets drawn within the same one are
+        equal.
         """
-        _, now = self.session.run(lambda alias, again: look(alias, ""), write=False)
+        _, now = self.session.run(lambda alias, again: read_row(alias, ""), write=False)
         return now * 1000
 
     def close(self) -> None:
         self.session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
-        """Delete up to ``limit`` released rows, and as many that lapsed, that nobody needs any more; how many."""
+        """Delete up to ``limit`` old released rows and as many old expired ones; return the number deleted."""
 
         def verb(alias: str, again: bool) -> int:
-            released = Q(expires_at__lte=0, expires_at__gt=Now() * -1 + RELEASED_FOR)
-            lapsed = Q(expires_at__gt=0, expires_at__lt=Now() - LAPSED_FOR)
+            released = Q(expires_at__lte=0, expires_at__gt=Now() * -1 + RELEASED_KEPT_FOR)
+            lapsed = Q(expires_at__gt=0, expires_at__lt=Now() - LAPSED_KEPT_FOR)
             deleted = 0
             for old in (released, lapsed):
                 rows = rows_of(alias).filter(old)
                 if old is lapsed:
                     found = rows.order_by("expires_at").annotate(now=Now()).values_list("key", *FIELDS, "now")[:limit]
-                    gone = [(key, Row(*values)) for key, *values in found]
-                    deleted += each_once(
-                        rows, gone, lambda some: some.delete()[0], partial(self.metrics.expired, alias)
+                    expired = [(key, Row(*values)) for key, *values in found]
+                    deleted += end_each_once(
+                        rows, expired, lambda some: some.delete()[0], partial(self.metrics.expired, alias)
                     )
                 elif keys := list(rows.order_by("expires_at").values_list("key", flat=True)[:limit]):
                     deleted += rows.filter(key__in=keys).delete()[0]

@@ -1,4 +1,4 @@
-"""What locks and permits in the database have in common: the verbs of whoever holds one."""
+"""The operations of a holder, which locks and permits in the database have in common."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
 from django_tasklock.types import Renewal, RenewalResult
 
-CHUNK = 200  # renewed by one statement
-UNRELEASED = 4  # times as many rows as usual that are added before a process purges that does not release
+CHUNK = 200  # leases that one statement renews
+ACQUIRE_FACTOR = 4  # an acquire purges after this many times as many rows: it leaves that to releases, if there are any
 
 
 class DatabaseLeases(LeaseStore):
@@ -27,21 +27,21 @@ class DatabaseLeases(LeaseStore):
     session: Session
     purging: Purging
     metrics: DatabaseMetrics
-    asks: bool = False
-    """Whether a row says that its holder is asked to give it back."""
+    has_release_requests: bool = False
+    """Whether the rows store requests that the holder release."""
 
     @abstractmethod
     def rows(self, alias: str) -> QuerySet[Any]:
-        """Return all rows, in the database ``alias``."""
+        """Return the rows of all leases in the database ``alias``."""
 
     def held(self, alias: str, **which: Any) -> QuerySet[Any]:
-        """Return the rows that match ``which`` and whose lease has not ended."""
+        """Return the rows that match ``which`` and whose lease has not expired."""
         return self.rows(alias).filter(expires_at__gt=Now(), **which)
 
-    def purge_if_due(self, patience: int = 1) -> None:
-        """Purge what is old, and what was counted, if enough rows were added: see ``Purging``."""
-        self.purging.purge_if_due(patience)
-        self.metrics.purging.purge_if_due(patience)
+    def purge_if_due(self, factor: int = 1) -> None:
+        """Delete old rows and fold counts if enough rows were added: see ``Purging``."""
+        self.purging.purge_if_due(factor)
+        self.metrics.purging.purge_if_due(factor)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         def verb(alias: str, again: bool) -> bool:
@@ -53,7 +53,7 @@ class DatabaseLeases(LeaseStore):
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         renewed: dict[tuple[str, str], RenewalResult] = {}
         for ttl, group in groupby(sorted(batch, key=_ttl), key=_ttl):
-            pairs = sorted({(key_of(item.name), item.token) for item in group})  # in one order: no deadlocks
+            pairs = sorted({(key_of(item.name), item.token) for item in group})  # sorted, against deadlocks
             for start in range(0, len(pairs), CHUNK):
                 renewed |= self._renew(pairs[start : start + CHUNK], ttl)
         return [renewed.get((key_of(item.name), item.token), RenewalResult.LOST) for item in batch]
@@ -62,10 +62,10 @@ class DatabaseLeases(LeaseStore):
         def verb(alias: str, again: bool) -> dict[tuple[str, str], RenewalResult]:
             keys, tokens = zip(*pairs, strict=True)
             held = self.held(alias, key__in=keys, token__in=tokens)
-            unrequested = held.filter(asked_at=0) if self.asks else held
+            unrequested = held.filter(asked_at=0) if self.has_release_requests else held
             if unrequested.update(expires_at=Now() + ttl) == len(pairs):
                 return dict.fromkeys(pairs, RenewalResult.RENEWED)
-            if not self.asks:
+            if not self.has_release_requests:
                 return dict.fromkeys(held.values_list("key", "token"), RenewalResult.RENEWED)
             held.filter(asked_at__gt=0).update(expires_at=Now() + ttl)
             answers = (RenewalResult.RENEWED, RenewalResult.ASKED)

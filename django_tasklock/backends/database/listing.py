@@ -1,4 +1,4 @@
-"""Pages of the lock table, each by one of its indexes."""
+"""Pages of the lock table, each read from one of its indexes."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ LIVE = Q(expires_at__gt=Now())
 ORPHANED = Q(expires_at__gt=0, expires_at__lte=Now())
 ORDERS = {"expiry": "expires_at", "age": "acquired_at", "left": "hold_until"}
 CHUNK = 200  # rows changed by one statement
-MOST = 5000  # rows looked at for what no index knows
+MOST = 5000  # rows that one page examines for a filter that has no index
 
 
-def kinds() -> dict[str, Q]:
-    """Return what tells the rows of each kind."""
+def state_filters() -> dict[str, Q]:
+    """Return the filter for the locks in each state."""
     soon = LIVE & Q(expires_at__lte=Now() + expiring())
     return {"live": LIVE, "expiring": soon, "no_expiry": Q(pk__in=()), "orphaned": ORPHANED}
 
 
 def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
-    """Return some locks, and where to go on."""
-    total = rows.filter(kinds()[query.which]).count()
+    """Return one page of locks, and the offset of the next."""
+    total = rows.filter(state_filters()[query.which]).count()
     if not query.searches:
         found = records_of(rows, query)
         ends = query.offset + len(found)
@@ -46,23 +46,23 @@ def page_of(rows: QuerySet[LockRow], query: Query) -> Page:
 
 
 def records_of(rows: QuerySet[LockRow], query: Query) -> list[Record]:
-    """Return locks of the kind that is asked for, in the order asked for, whatever else is looked for."""
+    """Return the locks in the state of the query, in its order, without its other filters."""
     order = ORDERS[query.order if query.which == "live" else "expiry"]
-    when = kinds()[query.which]
+    when = state_filters()[query.which]
     if order != "expires_at":
-        when &= Q(**{f"{order}__gt": 0})  # so that its index leaves out what was released
+        when &= Q(**{f"{order}__gt": 0})  # released rows have 0 there: the index skips them
     down = "-" if query.descending is not (query.order == "age" and order == "acquired_at") else ""
     page = rows.filter(when).order_by(f"{down}{order}", f"{down}key")[query.offset : query.offset + query.limit]
     return [Row(*values).record() for values in page.annotate(now=Now()).values_list(*FIELDS, "now")]
 
 
 def counts_of(rows: QuerySet[LockRow]) -> Counts:
-    """Return how many locks there are of each kind."""
-    numbers = {which: Count("pk", filter=when) for which, when in kinds().items() if which != "no_expiry"}
+    """Return the number of locks in each state."""
+    numbers = {which: Count("pk", filter=when) for which, when in state_filters().items() if which != "no_expiry"}
     return Counts(no_expiry=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
 
 
-def pruned(
+def prune_lapsed(
     rows: QuerySet[LockRow],
     limit: int,
     before: int | None,
@@ -70,7 +70,7 @@ def pruned(
     offset: int,
     expired: Callable[[list[Row]], object],
 ) -> Pruned:
-    """Let rows that lapsed count as released: the purge removes them in an hour, and their fences go on until then."""
+    """Mark orphaned locks as released: the purge deletes their rows after an hour, and their fences grow until then."""
     lapsed = rows.filter(ORPHANED)
     if before is not None:
         lapsed = lapsed.filter(expires_at__lte=before)
@@ -81,18 +81,21 @@ def pruned(
     def end(found: QuerySet[LockRow]) -> int:
         return found.update(token="", **RELEASED)
 
-    return Pruned(each_once(lapsed, gone, end, expired), len(looked) - len(gone))
+    return Pruned(end_each_once(lapsed, gone, end, expired), len(looked) - len(gone))
 
 
-def each_once(
+def end_each_once(
     rows: QuerySet[LockRow],
     gone: Sequence[tuple[str, Row]],
     end: Callable[[QuerySet[LockRow]], int],
     counted: Callable[[list[Row]], object],
 ) -> int:
-    """End these rows as they were read, many at a time, and count each that is ended here; how many."""
+    """End these rows if they still have the token that was read, many by one statement, and count each that was.
+
+    Return the number of rows that this call has ended. ``counted`` is called in the transaction that ends the rows.
+    """
     ended = 0
-    for start in range(0, len(gone), CHUNK):  # SQLite knows few parameters
+    for start in range(0, len(gone), CHUNK):  # SQLite allows few parameters
         part = gone[start : start + CHUNK]
         with transaction.atomic(using=rows.db):
             wanted = [row.token for _, row in part]
@@ -103,7 +106,7 @@ def each_once(
         if whole:
             ended += len(part)
             continue
-        for key, row in part:  # somebody else has ended some of them meanwhile
+        for key, row in part:  # another process has ended some of them meanwhile
             with transaction.atomic(using=rows.db):
                 if end(rows.filter(key=key, token=row.token)):
                     counted([row])

@@ -1,7 +1,7 @@
-"""Counts as rows, added by the statement, or in the transaction, that did what is counted.
+"""Counts as rows, inserted by the statement that is counted or in its transaction.
 
-A row is only ever inserted, so that nobody waits for anybody: counting takes no lock. Whoever reads adds them up, and
-now and then many rows of one hour become one: in one transaction, whose deletion must find what was added up.
+Counting only inserts rows, so that it takes no lock and no process waits for another. Readers add the rows up. Now and
+then the rows of one hour are folded into one, in a transaction that is rolled back unless it deletes all of them.
 """
 
 from __future__ import annotations
@@ -45,40 +45,40 @@ from django_tasklock.models import CountRow, HoldRow
 from django_tasklock.types import AcquireRequest, monotonic
 
 HOUR = 3_600_000
-AT_ONCE = 2000  # rows that one transaction makes fewer
-REMEMBERED = 20_000  # holds of this process whose kind and beginning need not be read
-CHUNK = 500  # rows deleted by one statement: SQLite knows few parameters
+AT_ONCE = 2000  # rows that one transaction folds
+REMEMBERED = 20_000  # holds of this process whose kind and beginning are remembered
+CHUNK = 500  # rows that one statement deletes: SQLite allows few parameters
 UNCOUNTED = "\0"
 
 
-class Begun:
-    """When holds of this process began, and their kinds: a release need not read them before it writes."""
+class HoldStarts:
+    """The kinds and beginnings of this process's holds, so that a release need not read them before it writes."""
 
     def __init__(self) -> None:
         self._holds: dict[str, tuple[str | None, float]] = {}
 
     def begin(self, request: AcquireRequest) -> None:
-        """Note that a lock is granted."""
+        """Record that a lock was granted."""
         self._holds[request.token] = request.kind, monotonic()
         if len(self._holds) > REMEMBERED:
             self._holds.pop(next(iter(self._holds)), None)
 
     def end(self, token: str) -> tuple[str | None, int] | None:
-        """Return the kind of a hold, and its milliseconds so far; ``None``: it is not known here."""
+        """Remove a hold; return its kind and its duration in milliseconds. ``None``: it is not known here."""
         found = self._holds.pop(token, None)
         return None if found is None else (found[0], round((monotonic() - found[1]) * 1000))
 
 
 class DatabaseMetrics(Metrics):
-    """The counts in the database that the routers name for their table."""
+    """The counts in the database that the routers choose for their table."""
 
     def __init__(self) -> None:
         self.session = Session(CountRow, "count")
         self.purging = Purging(self.session, self.fold)
-        self.begun = Begun()
+        self.hold_starts = HoldStarts()
 
     def write(self, alias: str, *counts: CountRow) -> None:
-        """Add rows that ``count`` made, by one statement."""
+        """Insert rows made by ``count``, by one statement."""
         rows: list[Model] = [row for row in counts if row.kind != UNCOUNTED]
         if not rows:
             return
@@ -86,16 +86,16 @@ class DatabaseMetrics(Metrics):
         query.insert_values(_FIELDS, rows)
         query.get_compiler(using=alias).execute_sql()
         for _ in rows:
-            self.purging.added()
+            self.purging.count_row()
 
     def refused(self, alias: str, event: str, request: AcquireRequest) -> None:
-        """Count a refusal, if that can be written: it is busy all the same, and its caller must be told that."""
+        """Count a refusal. An error is ignored: the lock is busy whether or not that can be counted."""
         if request.on_busy:
             with suppress(Error):
                 self.write(alias, count(event, request.kind))
 
     def granted(self, alias: str, request: AcquireRequest, before: Row | None = None) -> None:
-        """Count a grant, of a lock that had lapsed, or that goes over from an earlier hold, if ``before`` says so."""
+        """Count a grant. ``before``: the row so far; a live lease was handed over, an unreleased one has expired."""
         if before is not None and before.live:
             self.write(alias, count(TRANSFERRED, request.kind))
             return
@@ -106,24 +106,25 @@ class DatabaseMetrics(Metrics):
             self.write(alias, event)
 
     def ended(self, alias: str, row: Row, how: str, *more: CountRow) -> None:
-        """Count how a hold ended that had this row, and ``more`` with it."""
+        """Count the end of the hold with this row, record the hold, and insert ``more`` by the same statement."""
         holder = json_object(row.holder)
         kind = kind_of(holder)
         held_for = max(0, row.now - row.acquired_at)
         self.write(alias, count(how, kind, held_for if how == RELEASED else None), *more)
         if kind is not None and (how != RELEASED or held_for >= NOTED_FROM):
             name = str(holder.get("name", ""))
-            note(alias, name, kind, row.holder, row.acquired_at, row.expires_at if how == EXPIRED else row.now, how)
+            ended_at = row.expires_at if how == EXPIRED else row.now
+            record_hold(alias, name, kind, row.holder, row.acquired_at, ended_at, how)
 
     def expired(self, alias: str, rows: Sequence[Row]) -> None:
-        """Count many holds whose leases ran out. The oldest notes of their names go later."""
+        """Count and record many holds whose leases ran out. The oldest records of their names are not deleted here."""
         holders = [(row, json_object(row.holder)) for row in rows]
         counted = Counter(kind for _, holder in holders if (kind := kind_of(holder)) is not None)
         self.write(alias, *(count(EXPIRED, kind, number=number) for kind, number in counted.items()))
         notes = [
             HoldRow(
                 key=key_of(str(holder.get("name", ""))),
-                kind=column_of(kind),
+                kind=kind_column(kind),
                 holder=row.holder,
                 at=row.acquired_at,
                 ended_at=row.expires_at,
@@ -136,8 +137,8 @@ class DatabaseMetrics(Metrics):
             HoldRow._base_manager.using(alias).bulk_create(notes)
 
     def fold(self, limit: int = AT_ONCE) -> int:
-        """Make fewer rows of many, without changing what they add up to; how many were taken together."""
-        return self.session.run(lambda alias, again: _fold(alias) + _forget(alias))
+        """Fold rows into one per hour, event and kind, and delete old holds; return the number folded or deleted."""
+        return self.session.run(lambda alias, again: _fold(alias) + _delete_old_holds(alias))
 
     def totals(self) -> Counted:
         def verb(alias: str, again: bool) -> Counted:
@@ -174,29 +175,29 @@ class DatabaseMetrics(Metrics):
         return self.session.run(verb, write=False)
 
 
-def together(alias: str, kind: str | None) -> AbstractContextManager[Any]:
-    """Return a block in which what is done and its count are written together, where it is counted."""
+def atomic_if_counted(alias: str, kind: str | None) -> AbstractContextManager[Any]:
+    """Return a transaction for an operation and its count; no transaction if it is not counted (``kind`` is None)."""
     if kind is None:
         return nullcontext()
-    # Within another block, a test's, that one's end is all there is.
+    # No savepoint: inside an outer block, that of a test, only the end of that block matters.
     return transaction.atomic(using=alias, savepoint=False)
 
 
 def count(event: str, kind: str | None, amount: int | None = None, number: int = 1) -> CountRow:
-    """Return a row that counts an event of a kind. ``amount``: how many milliseconds it took."""
+    """Return a row that counts an event of a kind. ``amount``: its duration in milliseconds."""
     name = event if amount is None else in_bucket(event, amount)
-    kept = UNCOUNTED if kind is None else column_of(kind)
-    return CountRow(at=Now(), event=name, kind=kept, number=number, amount=amount or 0)
+    column = UNCOUNTED if kind is None else kind_column(kind)
+    return CountRow(at=Now(), event=name, kind=column, number=number, amount=amount or 0)
 
 
 def kind_of(holder: dict[str, Any]) -> str | None:
-    """Return what a lock is counted as whose row has this holder; ``None``: it is not counted."""
+    """Return the kind of a lock from the holder in its row; ``None``: the lock is not counted."""
     kind = holder.get("kind")
     return kind if isinstance(kind, str) else None
 
 
-def column_of(kind: str) -> str:
-    """Return what a column keeps of a kind: in ASCII, and cut and marked if that is too long."""
+def kind_column(kind: str) -> str:
+    """Return a kind as the column stores it: in ASCII, truncated and with a hash if that is too long."""
     text = in_ascii(kind)
     if len(text) <= LONGEST_KIND:
         return text
@@ -209,17 +210,17 @@ def column_of(kind: str) -> str:
 
 
 def rows_of(alias: str) -> QuerySet[CountRow]:
-    """Return all counts, in the database ``alias``."""
+    """Return the rows of all counts in the database ``alias``."""
     return CountRow._base_manager.using(alias)
 
 
-def note(alias: str, name: str, kind: str, holder: str, at: int, ended_at: int, how: str) -> None:
-    """Keep a hold that is over, and forget the oldest of its name."""
+def record_hold(alias: str, name: str, kind: str, holder: str, at: int, ended_at: int, how: str) -> None:
+    """Record a hold that has ended, and delete the oldest records of its name."""
     most = get_settings().HISTORY
     if not most:
         return
     holds = HoldRow._base_manager.using(alias)
-    row = HoldRow(key=key_of(name), kind=column_of(kind), holder=holder, at=at, ended_at=ended_at, how=how)
+    row = HoldRow(key=key_of(name), kind=kind_column(kind), holder=holder, at=at, ended_at=ended_at, how=how)
     holds.bulk_create([row])
     old = list(holds.filter(key=row.key).order_by("-id").values_list("id", flat=True)[most : most + 100])
     if old:
@@ -227,7 +228,7 @@ def note(alias: str, name: str, kind: str, holder: str, at: int, ended_at: int, 
 
 
 def _by_kind(sums: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], Count]:
-    """Return sums of rows by event and kind, which an earlier version has written as it is."""
+    """Return the sums by event and kind; rows of an earlier version have the kind without escapes."""
     found: dict[tuple[str, str], Count] = {}
     for event, column, number, amount in sums:
         key = event, unescaped(column)
@@ -236,7 +237,7 @@ def _by_kind(sums: Iterable[tuple[Any, ...]]) -> dict[tuple[str, str], Count]:
 
 
 def _fold(alias: str) -> int:
-    """Add single rows to those of their hours, and those of hours long ago to the one that is of no hour."""
+    """Add single rows to the rows of their hours, and rows of hours long past to a row without an hour (``at`` 0)."""
     now = rows_of(alias).aggregate(now=AggregateNow(), last=Max("id"))["now"]
     kept_from = (now // HOUR - HOURS_KEPT) * HOUR
     single = list(rows_of(alias).filter(folded=False).order_by("id").values_list(*_PARTS)[:AT_ONCE])
@@ -255,7 +256,7 @@ def _fold(alias: str) -> int:
         deleted = 0
         for start in range(0, len(ids), CHUNK):
             deleted += rows_of(alias).filter(id__in=ids[start : start + CHUNK])._raw_delete(alias)
-        if deleted != len(ids):  # somebody else is at it
+        if deleted != len(ids):  # another process is folding the same rows
             transaction.set_rollback(True, using=alias)
             return 0
         _add(alias, sums)
@@ -268,7 +269,7 @@ def _add(alias: str, sums: dict[tuple[int, str, str], Count]) -> None:
     for at, event, kind, pk in folded.values_list("at", "event", "kind", "id").order_by("-id"):
         known[at, event, kind] = pk
     new = []
-    for key in sorted(sums):  # in one order: no deadlocks
+    for key in sorted(sums):  # sorted, against deadlocks
         number, amount = sums[key]
         mine = rows_of(alias).filter(id=known.get(key, 0))
         if key not in known or not mine.update(number=F("number") + number, amount=F("amount") + amount):
@@ -277,7 +278,7 @@ def _add(alias: str, sums: dict[tuple[int, str, str], Count]) -> None:
     rows_of(alias).bulk_create(new)
 
 
-def _forget(alias: str) -> int:
+def _delete_old_holds(alias: str) -> int:
     old = HoldRow._base_manager.using(alias).filter(ended_at__lt=Now() - HOLDS_KEPT_FOR).order_by("ended_at")
     ids = list(old.values_list("id", flat=True)[:CHUNK])
     return HoldRow._base_manager.using(alias).filter(id__in=ids).delete()[0] if ids else 0

@@ -1,4 +1,4 @@
-"""Names in columns: a key that finds their row, and a text in ASCII for people, which every character set can hold."""
+"""Names in columns: a hash as the primary key, and an ASCII text for people, which every character set can store."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ _ESCAPED = re.compile(r"\\[xuU]((?<=x)[0-9a-f]{2}|(?<=u)[0-9a-f]{4}|(?<=U)000[0-
 
 
 def key_of(name: str) -> str:
-    """Return the primary key of a name: no collation takes two of them for one."""
+    """Return the primary key of a name: a hash, so that no collation treats two names as equal."""
     return hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 def in_ascii(text: str, longest: int = _LONGEST) -> str:
-    """Return what a column keeps of a name, or of what is said: with escapes such as ``\\u5f71``."""
+    """Return a name or another text as a column stores it: with escapes such as ``\\u5f71``, and truncated."""
     return text.encode("ascii", "backslashreplace").decode()[:longest]
 
 
 def storable(text: str) -> bool:
-    """Return whether a column can have a text: PostgreSQL refuses NUL, and no database half of a surrogate pair."""
+    """Return whether a column can store a text: PostgreSQL refuses NUL, and every database a lone surrogate."""
     return "\0" not in text and not any("\ud800" <= one <= "\udfff" for one in text)
 
 
 def unescaped(text: str) -> str:
-    """Return the text of which ``in_ascii`` made this one, if that had no backslash itself and was not too long."""
+    """Undo ``in_ascii``, for a text that had no backslash and was not truncated."""
     return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), text)
 
 
 def name_of(text: str, key: str) -> str | None:
-    """Return the name of which ``in_ascii`` made the text, as the key confirms; ``None`` if it was too long."""
+    """Return the name that ``in_ascii`` encoded as ``text``, confirmed by its key; ``None`` if it was truncated."""
     return next((name for name in (text, unescaped(text)) if key_of(name) == key), None)

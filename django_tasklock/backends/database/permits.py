@@ -1,8 +1,8 @@
-"""Permits as rows of one table, beside a row for each limiter that makes its grants follow one another.
+"""Permits as rows of one table, and a row for each limiter that serializes its grants.
 
-Whoever takes a permit reads that row, counts the permits, and adds its own in the transaction that changes
-the row from what was read: of any number of processes that count the same one is granted, at every
-isolation level. Releases and renewals touch only the permit's own row.
+A caller reads the limiter's row, counts the permits, and adds its own in the transaction that changes the limiter's row
+on condition that it is as it was read. So only one of the processes that counted the same permits is granted one, at
+every isolation level. Releases and renewals change only the permit's own row.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from django_tasklock.backends.contract.metrics import (
     REFUSED,
 )
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.database.leases import UNRELEASED, DatabaseLeases
-from django_tasklock.backends.database.metrics import DatabaseMetrics, count, kind_of, together
+from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, DatabaseLeases
+from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count, kind_of
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import FIELDS, Row, holder_text
@@ -32,12 +32,12 @@ from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
-RACES = 10  # lost in a row by one acquire: it may as well wait
-KEPT_FOR = 3_600_000  # milliseconds what nobody needs is kept: by so much the clock may be set back
+MAX_ATTEMPTS = 10  # races that one acquire may lose in a row; then the limiter counts as full
+KEPT_FOR = 3_600_000  # milliseconds that an old row stays: the clock may be set back by as much
 
 
 class DatabasePermits(DatabaseLeases, Permits):
-    """Correct on SQLite, PostgreSQL and MySQL/MariaDB: four queries for a permit that is free, two for a busy one.
+    """Permits in SQLite, PostgreSQL or MySQL/MariaDB: four queries for a free permit, two if there is none.
 
     Waiters poll, in no order.
     """
@@ -54,42 +54,42 @@ class DatabasePermits(DatabaseLeases, Permits):
         def verb(alias: str, again: bool) -> Grant | Busy:
             key = key_of(request.name)
             live: list[Row] = []
-            for _ in range(RACES):
-                # In this order: whoever is granted between the two is either counted or has changed the fence.
-                last, now = look(alias, key)
-                rows = rows_of(permits(alias).filter(key=key))
+            for _ in range(MAX_ATTEMPTS):
+                # In this order: a permit granted between the two queries is counted, or has changed the fence.
+                last, now = read_limiter(alias, key)
+                rows = read_permits(permits(alias).filter(key=key))
                 live = [row for row in rows if row.live]
                 mine = next((row for row in live if row.token == request.token), None)
                 if mine is not None:
-                    kept = permits(alias).filter(token=request.token, expires_at__gt=Now())
-                    if kept.update(expires_at=Now() + request.ttl_ms) or kept.exists():
+                    held = permits(alias).filter(token=request.token, expires_at__gt=Now())
+                    if held.update(expires_at=Now() + request.ttl_ms) or held.exists():
                         return Grant(mine.fence, request.ttl_ms)
                 elif len(live) >= request.limit:
                     self.metrics.refused(alias, REFUSED, request)
                     return busy(live)
                 else:
                     if last is None:
-                        self.purging.added()
+                        self.purging.count_row()
                     fence = max((last or 0) + 1, now * 1000)
                     if admit(alias, key, request, last, fence, [row for row in rows if not row.live], self.metrics):
-                        self.metrics.begun.begin(request)
+                        self.metrics.hold_starts.begin(request)
                         return Grant(fence, request.ttl_ms)
             return busy(live)
 
-        self.purge_if_due(UNRELEASED)
+        self.purge_if_due(ACQUIRE_FACTOR)
         return self.session.run(verb, name=request.name)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             mine = permits(alias).filter(token=token, key=key_of(name))
-            kind, held_for = self.metrics.begun.end(token) or (None, 0)
-            with together(alias, kind):
+            kind, held_for = self.metrics.hold_starts.end(token) or (None, 0)
+            with atomic_if_counted(alias, kind):
                 done = mine.filter(expires_at__gt=Now()).delete()[0]
                 if done:
                     self.metrics.write(alias, count(PERMIT_RELEASED, kind, held_for))
             if done:
                 return Released.RELEASED
-            with together(alias, kind):
+            with atomic_if_counted(alias, kind):
                 lapsed = mine.delete()[0]
                 if lapsed:
                     self.metrics.write(alias, count(PERMIT_EXPIRED, kind))
@@ -101,20 +101,20 @@ class DatabasePermits(DatabaseLeases, Permits):
 
     def members(self, name: str) -> list[Record]:
         def verb(alias: str, again: bool) -> list[Row]:
-            return rows_of(permits(alias).filter(key=key_of(name), expires_at__gt=Now()))
+            return read_permits(permits(alias).filter(key=key_of(name), expires_at__gt=Now()))
 
         return [row.record() for row in self.session.run(verb, name=name, write=False)]
 
     def remove(self, name: str, token: str) -> Record | None:
         def verb(alias: str, again: bool) -> Record | None:
             mine = permits(alias).filter(token=token, key=key_of(name))
-            rows = rows_of(mine)
+            rows = read_permits(mine)
             kind = kind_of(json_object(rows[0].holder)) if rows else None
-            with together(alias, kind):
-                gone = mine.delete()[0]  # renewed or not meanwhile
-                if gone and rows:
+            with atomic_if_counted(alias, kind):
+                removed = mine.delete()[0]  # even if it was renewed meanwhile
+                if removed and rows:
                     self.metrics.write(alias, count(PERMIT_FORCED if rows[0].live else PERMIT_EXPIRED, kind))
-            return rows[0].record() if rows and rows[0].live and gone else None
+            return rows[0].record() if rows and rows[0].live and removed else None
 
         return self.session.run(verb, name=name)
 
@@ -122,12 +122,12 @@ class DatabasePermits(DatabaseLeases, Permits):
         def verb(alias: str, again: bool) -> list[str]:
             firsts = permits(alias).filter(expires_at__gt=Now()).values("key").annotate(one=Max("token"))
             tokens = [row["one"] for row in firsts.order_by("key")[:limit]]
-            return [row.record().name for row in rows_of(permits(alias).filter(token__in=tokens))]
+            return [row.record().name for row in read_permits(permits(alias).filter(token__in=tokens))]
 
         return self.session.run(verb, write=False)
 
     def purge(self, limit: int = 200) -> int:
-        """Delete up to ``limit`` permits, and as many limiters, that nobody needs any more; how many."""
+        """Delete up to ``limit`` expired permits and as many unused limiters; return the number deleted."""
 
         def verb(alias: str, again: bool) -> int:
             lapsed = permits(alias).filter(expires_at__lt=Now() - KEPT_FOR).order_by("expires_at")
@@ -137,7 +137,7 @@ class DatabasePermits(DatabaseLeases, Permits):
             deleted = 0
             if tokens:
                 deleted += permits(alias).filter(token__in=tokens, expires_at__lt=Now() - KEPT_FOR).delete()[0]
-            if keys:  # one that is granted meanwhile has a greater fence; its permits are counted without it
+            if keys:  # a limiter used meanwhile has a greater fence; live permits are counted without this row, too
                 deleted += limiters(alias).filter(key__in=keys, fence__lt=(Now() - KEPT_FOR) * 1000).delete()[0]
             return deleted
 
@@ -145,29 +145,29 @@ class DatabasePermits(DatabaseLeases, Permits):
 
 
 def permits(alias: str) -> QuerySet[PermitRow]:
-    """Return all permits, in the database ``alias``."""
+    """Return the rows of all permits in the database ``alias``."""
     return PermitRow._base_manager.using(alias)
 
 
 def limiters(alias: str) -> QuerySet[LimiterRow]:
-    """Return all limiters, there."""
+    """Return the rows of all limiters in the database ``alias``."""
     return LimiterRow._base_manager.using(alias)
 
 
-def rows_of(found: QuerySet[PermitRow]) -> list[Row]:
+def read_permits(found: QuerySet[PermitRow]) -> list[Row]:
     """Return permits in the order in which they were granted."""
-    found = found.order_by("fence").annotate(asked_at=Value(0), now=Now())  # permits are not asked for
+    found = found.order_by("fence").annotate(asked_at=Value(0), now=Now())  # there are no release requests for permits
     return [Row(*values) for values in found.values_list(*FIELDS, "now")]
 
 
-def look(alias: str, key: str) -> tuple[int | None, int]:
+def read_limiter(alias: str, key: str) -> tuple[int | None, int]:
     """Return the fence of the limiter's last grant, and the database's time."""
     found: dict[str, Any] = limiters(alias).filter(key=key).aggregate(last=Max("fence"), now=AggregateNow())
     return found["last"], found["now"]
 
 
 def busy(live: list[Row]) -> Busy:
-    """Return what whoever is refused is told."""
+    """Return the answer for a caller that is refused: the permit that expires first."""
     first = min(live, key=lambda row: row.expires_at, default=None)
     return Busy(None, 0) if first is None else Busy(first.record(), first.expires_at - first.now)
 
@@ -181,7 +181,7 @@ def admit(
     lapsed: list[Row],
     metrics: DatabaseMetrics,
 ) -> bool:
-    """Grant a permit, unless somebody was granted one since ``last`` was read."""
+    """Grant a permit, unless another one was granted since ``last`` was read."""
     row = PermitRow(
         token=request.token,
         key=key,
@@ -197,7 +197,7 @@ def admit(
                 limiters(alias).bulk_create([LimiterRow(key=key, fence=fence)])
             elif not limiters(alias).filter(key=key, fence=last).update(fence=fence):
                 return False
-            if lapsed:  # whoever else removes these has not changed the limiter's row, but we are the one that has
+            if lapsed:  # a concurrent acquire cannot count them as well: only this one has changed the limiter's row
                 permits(alias).filter(token__in=[old.token for old in lapsed], expires_at__lte=Now()).delete()
             permits(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
             granted = GRANTED if request.waited is None else GRANTED_LATE

@@ -1,4 +1,4 @@
-"""Old rows go at twice the rate at which new ones come, whatever that is and however many processes add them."""
+"""Deletion of old rows at twice the rate at which rows are added, by each process for the rows that it adds."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ EVERY = 64  # rows added by one process between two purges
 
 
 class Purging:
-    """When one process purges a table: ``purge(limit)`` deletes up to ``limit`` rows that nobody needs any more."""
+    """Decides when this process purges a table: ``purge(limit)`` deletes up to ``limit`` old rows."""
 
     def __init__(self, session: Session, purge: Callable[[int], object]) -> None:
         self._session = session
         self.purge = purge
-        self.rows = random.randrange(EVERY)  # a process that adds one row and ends does its share, too
-        """How many were added since the last time."""
+        self.rows = random.randrange(EVERY)  # random, so that processes which add one row and end purge now and then
+        """The number of rows added since the last purge."""
 
-    def added(self) -> None:
-        """Note that this process has added a row."""
+    def count_row(self) -> None:
+        """Record that this process has added a row."""
         self.rows += 1
 
-    def purge_if_due(self, patience: int = 1) -> None:
-        """Purge if enough rows were added since the last time, ``patience`` times as many as usual.
+    def purge_if_due(self, factor: int = 1) -> None:
+        """Purge if enough rows were added since the last purge: ``EVERY`` times ``factor``.
 
-        It never fails: whoever calls it has something else to do, and another time will do.
+        Errors are logged, not raised: they are not the caller's, and the next purge deletes the rows.
         """
         added = self.rows
-        if added < EVERY * patience or connections[self._session.alias].in_atomic_block:
-            return  # in a block: that of a TestCase, which may count statements
+        if added < EVERY * factor or connections[self._session.alias].in_atomic_block:
+            return  # the open block is that of a TestCase, which may count statements
         self.rows = 0
         try:
             self.purge(2 * added)

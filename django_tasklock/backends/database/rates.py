@@ -1,9 +1,8 @@
 """Rate limits as rows of one table, one for each limiter: its ``State`` as JSON.
 
-A row is changed only by an UPDATE that names the version that was read, so of any number of
-processes that read the same book one writes in it, at every isolation level; the others
-read again. Correct, and slower than Redis: two queries for each verb, more under contention,
-and whoever loses such a race may be overtaken by one that came a moment later.
+A row is changed only by an UPDATE whose condition has the version that was read, so only one of the processes that
+read the same version writes it, at every isolation level; the others read it again. This is slower than Redis: two
+queries for each operation, more under contention. A caller that loses the race may be overtaken by a later one.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from django.db.models import Max, QuerySet
 
 from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
-from django_tasklock.backends.database.metrics import DatabaseMetrics, count, together
+from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
@@ -31,11 +30,11 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import RateRow
 
 T = TypeVar("T")
-PATIENCE = 10.0  # seconds of losing the race for a row
+MAX_RACE = 10.0  # seconds for which an operation may lose the race for a row
 
 
 class DatabaseRates(RateStore):
-    """By the database's clock, in milliseconds. Verbs refuse to work inside ``atomic()``."""
+    """Rate limits by the database's clock, in milliseconds. Operations that write refuse to run inside ``atomic()``."""
 
     def __init__(self, metrics: DatabaseMetrics) -> None:
         self._session = Session(RateRow, "rate limit")
@@ -43,13 +42,14 @@ class DatabaseRates(RateStore):
         self._metrics = metrics
 
     def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True, counted: bool = False) -> T:
-        """Return what ``verb(book, again)`` does over the limiter's book, written back; ``again``: it may have been
-        done before. ``counted``: the answer is counted with it.
+        """Run ``verb(book, again)`` on the limiter's book, store the changed book, and return the result.
+
+        ``again``: an earlier attempt may have been executed. ``counted``: count the result in the same transaction.
         """
         kind = limiter_kind(terms.name) if counted and get_settings().METRICS else None
 
         def attempt(alias: str, again: bool) -> T:
-            key, ends = key_of(terms.name), time.monotonic() + PATIENCE
+            key, ends = key_of(terms.name), time.monotonic() + MAX_RACE
             while True:
                 found = rows_of(alias).filter(key=key).annotate(now=Now()).values_list("state", "version", "now")
                 text, version, now = next(iter(found), ("", 0, 0))
@@ -62,8 +62,8 @@ class DatabaseRates(RateStore):
                 book.state.terms = book.state.under(terms)
                 written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
-                    self.purging.added()
-                with together(alias, kind):
+                    self.purging.count_row()
+                with atomic_if_counted(alias, kind):
                     if not version:
                         done = insert(alias, RateRow(key=key, name=in_ascii(terms.name), version=1, **written))
                     else:
@@ -95,7 +95,7 @@ class DatabaseRates(RateStore):
         self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         def verb(book: Ledger, again: bool) -> Booked | Refused:
-            if again:  # the old slot may be somebody else's now
+            if again:  # the old slot may belong to another caller by now
                 return ledger_verbs.reserve(book, cost, longest, spaced, leeway=leeway)
             return ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway)
 
@@ -157,7 +157,7 @@ class DatabaseRates(RateStore):
         self._session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
-        """Delete up to ``limit`` rows that nobody needs any more; how many."""
+        """Delete up to ``limit`` rows that expired a day ago; return the number deleted."""
 
         def verb(alias: str, again: bool) -> int:
             old = rows_of(alias).filter(expires_at__lt=Now() - 86_400_000)
@@ -168,5 +168,5 @@ class DatabaseRates(RateStore):
 
 
 def rows_of(alias: str) -> QuerySet[RateRow]:
-    """Return all rows, in the database ``alias``."""
+    """Return the rows of all limiters in the database ``alias``."""
     return RateRow._base_manager.using(alias)

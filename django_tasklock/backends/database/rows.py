@@ -1,12 +1,12 @@
-"""One row per lock: what its columns mean, and the queries about one.
+"""One row per lock: the meaning of its columns, and the queries for a single row.
 
-``expires_at`` is positive while somebody has the lock, or let it lapse; a released row has
-the time of the release there, negative, so that one index serves listing and purging, and
-zero for its other times, so that it is in nobody's way there. It stays for an hour, so
-that the fence goes on from it even if the clock is set back; after that the clock is ahead of it.
+``expires_at`` is positive while the lock is held or its lease has run out. A released row has the negative time of the
+release there, so that one index serves listing and purging, and zero for its other times, so that their indexes can
+skip it. It stays for an hour, so that the next fence is greater even if the clock is set back; after that, a fence from
+the clock is greater anyway.
 
-``holder`` is JSON in ASCII and has the name in it, too: the column ``name`` may have a
-character set that cannot hold it, and is for people.
+``holder`` is JSON in ASCII and includes the name, because the column ``name``, which is for people, may have a
+character set that cannot store it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_tasklock.types import AcquireRequest, Record
 
 
 class Row(NamedTuple):
-    """The row of a lock or a permit as one query saw it, with the database's time."""
+    """The row of a lock or a permit as one query read it, with the database's time."""
 
     token: str
     holder: str
@@ -38,11 +38,11 @@ class Row(NamedTuple):
 
     @property
     def live(self) -> bool:
-        """Whether its holder still has the lock."""
+        """Whether the lease has not expired."""
         return self.expires_at > self.now
 
     def record(self) -> Record:
-        """Return what the contract shows of it."""
+        """Return the row as the contract's record."""
         holder = json_object(self.holder)
         return Record(
             name=str(holder.get("name", "")),
@@ -58,32 +58,32 @@ class Row(NamedTuple):
 
 
 FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence", "asked_at")
-"""The columns that a look reads."""
+"""The columns that are read."""
 
 
 def rows_of(alias: str) -> QuerySet[LockRow]:
-    """Return all rows, in the database ``alias``."""
+    """Return the rows of all locks in the database ``alias``."""
     return LockRow._base_manager.using(alias)
 
 
-def look(alias: str, key: str) -> tuple[Row | None, int]:
-    """Return the row if there is one, and the database's time: an aggregate over no row has a time as well."""
+def read_row(alias: str, key: str) -> tuple[Row | None, int]:
+    """Return the row, if there is one, and the database's time: an aggregate returns the time without a row, too."""
     found: dict[str, Any] = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), **_MAXIMA)
     return (None if found["fence"] is None else Row(**found)), found["now"]
 
 
 RELEASED = {"expires_at": Now() * -1, "acquired_at": 0, "hold_until": 0}
-"""What a release writes."""
+"""The columns that a release changes."""
 _MAXIMA = {field: Max(field) for field in FIELDS}
 
 
 def unchanged(alias: str, key: str, row: Row) -> QuerySet[LockRow]:
-    """Return the row, if nobody has written to it since it was read."""
+    """Return a query for the row, which is empty if the row has been changed since it was read."""
     return rows_of(alias).filter(key=key, token=row.token, fence=row.fence, expires_at=row.expires_at)
 
 
 def granted_columns(request: AcquireRequest, fence: int) -> dict[str, Any]:
-    """Return what a grant writes."""
+    """Return the columns that a grant changes."""
     return {
         "fence": fence,
         "acquired_at": Now(),
@@ -97,13 +97,13 @@ def granted_columns(request: AcquireRequest, fence: int) -> dict[str, Any]:
 
 
 def holder_text(request: AcquireRequest) -> str:
-    """Return what is kept of who asks, with the name and the kind in it."""
+    """Return the holder as it is stored: JSON, with the name and the kind."""
     kind = {} if request.kind is None else {"kind": request.kind}
     return json.dumps({**json_object(request.holder), **kind, "name": request.name})
 
 
 def insert(alias: str, row: Model) -> bool:
-    """Add a row; ``False`` if another process was first."""
+    """Add a row. False: another process has added it already."""
     try:
         with transaction.atomic(using=alias):
             # Unlike save(): no signals to receivers meant for other models.

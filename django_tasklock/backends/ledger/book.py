@@ -1,21 +1,20 @@
-"""A limiter's book in plain Python: what the memory and database stores keep, and the model of the Redis scripts.
+"""The bookings of one rate limiter in plain Python: for the memory and database stores, and as the scripts' model.
 
-``lua/_rates.lua`` says the same in the same words; a property test holds the two together.
+``lua/_rates.lua`` has the same functions under the same names; a property test compares the two.
 
-Why no window holds more than the limit: a slot is never booked before any later one
-(``last``), and always a window and a margin after the one booked ``limit`` units before it.
-What came before those ``limit`` units counts no longer and stands aside (``x``) in the ring, until
-its window is over; then it is dropped, and only the newest of it remembered (``z``). Nothing else
-is removed but what was not used.
+Why no window has more calls than the limit: slots are booked in order of time, none before the last one (``last``), and
+each at least a window and a margin after the slot booked ``limit`` units earlier. Bookings before those ``limit`` units
+do not count any more. They are set aside (``x``) in the ring until their window is over; then they are dropped, and
+only the time of the newest dropped one is stored (``z``). Otherwise only bookings that were not used are removed.
 
-No two slots have the same number, so that whoever gives his back twice gives it back once: slots
-are sixteen microseconds apart, and whoever takes one that was given back has the next number in
-between. Numbers that nobody holds any more are remembered (``gone``) until their window is over.
+No two bookings have the same number, so that a slot which is given back twice is given back once: slots are 16
+microseconds apart, and a slot that was given back gets the next number in between when it is booked again. Numbers that
+were given back are stored (``gone``) until their window is over.
 
-Whoever says that he will ask again before he goes, and has to wait for longer than a moment, has no slot
-of his own but one in the line: on arrival he claims the first one there that is still good. So
-who is late takes the next one, and everybody behind him the next but one, in place of one who
-goes to the end. His edition is the book's and one, which older versions of this do not know.
+A caller that will resume its slot before using it, and has to wait for more than a second, has no slot of its own but
+one in the line: when it resumes, it claims the first slot of the line that can still be used. So a caller that is late
+takes the next slot, and each one behind it the one after, instead of the late caller going to the end. Its edition is
+that of the book plus one, which older versions of this package treat as another edition.
 """
 
 from __future__ import annotations
@@ -30,24 +29,24 @@ from django_tasklock.backends.ledger.state import Entry, State
 WHOLE = 1_000_000
 """The whole limit, as a share."""
 GRID = 16
-"""Microseconds between two slots: room for the numbers of those who take them again."""
+"""Microseconds between two slots: room for the numbers under which a slot is booked again."""
 TICK = 1000
-"""Microseconds that are no wait: callers of one moment are on a grid, and some databases count milliseconds."""
+"""Waits below this many microseconds count as none: slots are on a grid, and some databases count milliseconds."""
 LEEWAY = 10_000_000
-"""The most by which a slot may be booked for later than its caller was told."""
+"""The greatest leeway: microseconds by which a slot may be used later than its time."""
 OPEN_FOR = 1_000_000
-"""Microseconds before its turn for which a slot of the line may be claimed."""
+"""A slot of the line can be claimed from this many microseconds before its time."""
 VOTE = 60_000_000
-"""Microseconds for which it counts that a process has said its terms."""
-KEPT = 2_100_000  # nobody goes to a later slot without asking: a second, and what the answer took
-LOOKED_AT = 16  # slots given back that one call looks at
-SWEPT = 64  # and that one call forgets
-ASIDE = 10_000  # bookings that are kept although they count no longer: until their window is over
+"""Microseconds for which the vote of a process counts."""
+KEPT = 2_100_000  # later slots are never used without being resumed: a second, and the time that the reply took
+LOOKED_AT = 16  # slots given back that one call examines
+SWEPT = 64  # slots given back that one call removes
+ASIDE = 10_000  # the most bookings that are set aside, although they do not count: until their window is over
 MONTH, DAY = 30 * 86_400_000_000, 86_400_000_000
 
 
 class Ledger:
-    """One limiter's book, opened by one verb at one time of the store, microseconds since 1970."""
+    """The bookings of one limiter, for one operation at one time of the store, in microseconds since 1970."""
 
     def __init__(self, state: State, terms: Terms, time: int) -> None:
         self.state = state
@@ -65,7 +64,7 @@ class Ledger:
             self.rebuilt = True
 
     def begin(self, edition: int, wait: bool) -> None:
-        """Empty the book. ``wait``: for one window nobody knows what was used."""
+        """Begin an empty book. ``wait``: book nothing for the longest window, because the usage in it is unknown."""
         self.meta.clear()
         self.meta.update(epoch=edition, share=WHOLE, hz=self.terms.horizon)
         self.state.rings.clear()
@@ -76,9 +75,9 @@ class Ledger:
             self.meta["from"] = self.time + self.terms.longest
 
     def replan(self) -> None:
-        """Let other terms hold from now on: what is booked for later is dropped, and whoever sleeps books again.
+        """Apply other terms from now on: drop the later bookings, so that sleeping callers must book again.
 
-        Slots in the next moment stay booked, for their callers may go to them without asking again.
+        Bookings up to ``KEPT`` from now stay: their callers may use them without asking again.
         """
         cut = base_of(self.now + KEPT)
         cut = max(cut, min(self.get("lee"), cut + LEEWAY))
@@ -92,36 +91,36 @@ class Ledger:
             if self.terms.algorithm == "window":
                 ring = self.ring(rate)
                 while ring and ring[-1][0] > cut and (ring[-1][0] % cell or ring[-1][0] - cell >= cut):
-                    ring.pop()  # but a cell that began before
+                    ring.pop()  # except a cell that began before the cut
                 self.meta |= {f"n:{key}": 0, f"x:{key}": len(ring), f"b:{key}": last}
                 self.meta[f"z:{key}"] = min(self.get(f"z:{key}"), cut)
                 self.recount(rate)
-            else:  # as if all had been used then
+            else:  # as if the whole burst had been used then
                 self.meta[f"tat:{key}"] = last + self.terms.burst_of(rate) * self.interval(rate)
 
     def get(self, key: str) -> int:
-        """Return a number of the book, 0 where it has none."""
+        """Return a number of the book; 0 if it has none under this key."""
         return self.meta.get(key, 0)
 
     @property
     def edition(self) -> int:
-        """Which of the limiter's books this is: the time at which it was begun. Stored as ``epoch``."""
+        """The edition of the book: the time at which it was begun. Stored as ``epoch``."""
         return self.get("epoch")
 
     @property
     def now(self) -> int:
-        """The limiter's clock: it stands still until ``until``."""
+        """The time of the limiter's clock, which is stopped until ``until``."""
         return max(self.time, self.get("until")) - self.get("off")
 
     def wait(self, slot: int) -> int:
-        """Return the time from now to its turn; negative if that was before, unless the clock stands still."""
+        """Return the time from now until a slot; negative if it has passed, never while the clock is stopped."""
         if self.get("until") > self.time:
             slot = max(slot, self.now)
         return slot + self.get("off") - self.time
 
     @property
     def expires(self) -> int:
-        """When nothing in here matters any more."""
+        """When the state can be deleted, in microseconds since 1970."""
         ends = max(self.get("last"), self.get("from"), self.now) + self.get("off") + self.terms.longest
         if self.terms.cold_wait:
             return max(ends, self.time + MONTH)
@@ -134,15 +133,15 @@ class Ledger:
         return max(1, rate.limit * self.get("share") // WHOLE)
 
     def interval(self, rate: Rate) -> int:
-        """Return the microseconds between two units, where they are spread evenly."""
+        """Return the microseconds between two units if they are spread evenly."""
         return math.ceil((rate.window + rate.margin) / self.limit(rate))
 
     def ring(self, rate: Rate) -> list[Entry]:
-        """Return its bookings."""
+        """Return the bookings of a rate."""
         return self.state.rings.setdefault(str(rate.window), [])
 
     def first(self, rate: Rate, units: int) -> int:
-        """Return the first time at which it has room for so many units."""
+        """Return the first time at which a rate has room for ``units``."""
         algorithm, key = self.terms.algorithm, rate.window
         if algorithm != "window":
             burst = max(self.terms.burst_of(rate), units)
@@ -157,7 +156,7 @@ class Ledger:
         return at + rate.window + rate.margin if at else 0
 
     def enter(self, rate: Rate, slot: int, units: int) -> None:
-        """Note so many units as booked for a slot."""
+        """Book ``units`` for a slot, in one rate."""
         key, slot = rate.window, base_of(slot)
         if self.terms.algorithm != "window":
             self.meta[f"tat:{key}"] = max(self.get(f"tat:{key}"), slot) + units * self.interval(rate)
@@ -181,7 +180,7 @@ class Ledger:
             self.meta[f"x:{key}"] = aside
 
     def recount(self, rate: Rate) -> None:
-        """Count again what stands aside, if slots were given back or the limit was raised."""
+        """Count bookings again that were set aside, if slots were given back or the limit was raised."""
         ring, key = self.ring(rate), rate.window
         total, aside = self.get(f"n:{key}"), self.get(f"x:{key}")
         while ring and aside and total < rate.limit:
@@ -190,10 +189,10 @@ class Ledger:
             self.meta[f"n:{key}"], self.meta[f"x:{key}"] = total, aside
 
     def strike(self, rate: Rate, slot: int, units: int) -> None:
-        """Undo a booking that was not used, as far as the book still knows it."""
+        """Remove ``units`` of a booking that were not used from one rate, if the booking is still stored."""
         key, slot = rate.window, base_of(slot)
         if self.terms.algorithm != "window":
-            if slot == self.get("last"):  # later bookings were built upon it otherwise
+            if slot == self.get("last"):  # otherwise later bookings depend on it
                 self.meta[f"tat:{key}"] = self.get(f"tat:{key}") - units * self.interval(rate)
         else:
             ring, at = self.ring(rate), end_of(rate, slot)
@@ -209,7 +208,7 @@ class Ledger:
                     self.meta[f"n:{key}"] = self.get(f"n:{key}") - units
 
     def newest(self) -> int:
-        """Return the time after which nothing is booked: every ring has the last booking, some only know its cell."""
+        """Return the time of the last booking: it is in every ring, in some only as the end of its cell."""
         ends = []
         for rate in self.terms.rates:
             ring, key = self.ring(rate), rate.window
@@ -219,7 +218,7 @@ class Ledger:
     # All rates
 
     def first_slot(self, units: int, spaced: bool = False) -> int:
-        """Return the first time at which all rates have room, behind everybody else; ``spaced``: at some distance."""
+        """Return the first slot for which all rates have room, after all others; ``spaced``: at some distance."""
         firsts = [(self.first(rate, units), rate) for rate in self.terms.rates]
         bound, strictest = max(firsts, key=lambda one: one[0])
         slot = max(base_of(self.now), up(max(bound, self.get("from"), self.get("last") + 1)))
@@ -228,7 +227,7 @@ class Ledger:
         return slot
 
     def found(self, units: int) -> int:
-        """Return where among the first slots given back one is big enough; -1: none."""
+        """Return the index of the first slot given back that has enough units, of the first few; -1: none."""
         start = bisect.bisect_left(self.state.free, (self.now, ""))
         for index in range(start, min(start + LOOKED_AT, len(self.state.free))):
             slot, member = self.state.free[index]
@@ -237,7 +236,7 @@ class Ledger:
         return -1
 
     def take(self, index: int, units: int) -> int:
-        """Take a slot that was given back, or a part of it; return the number that it has now."""
+        """Book a slot that was given back, or a part of it; return its new number."""
         slot, member = self.state.free.pop(index)
         number, _, serial = member.partition(":")
         if int(number) > units:
@@ -249,11 +248,11 @@ class Ledger:
     # The line
 
     def stand(self, slot: int, units: int) -> None:
-        """Let this slot be claimed."""
+        """Put a slot in the line."""
         bisect.insort(self.state.line, [slot, units])
 
     def leave(self, slot: int, units: int) -> bool:
-        """Take this slot out of the line; False: it is not there, somebody has claimed it."""
+        """Remove a slot from the line. False: it is not there, because another caller has claimed it."""
         line = self.state.line
         index = bisect.bisect_left(line, [slot, units])
         if index == len(line) or line[index] != [slot, units]:
@@ -262,7 +261,7 @@ class Ledger:
         return True
 
     def claim(self, since: int, latest: int, units: int) -> int | None:
-        """Take the first slot of the line that is still good, not before ``since``; ``None``: there is none."""
+        """Take the first slot of the line from ``since`` to ``latest`` with as many units; ``None``: there is none."""
         start = bisect.bisect_left(self.state.line, [since, 0])
         for index in range(start, min(start + LOOKED_AT, len(self.state.line))):
             if self.state.line[index][0] > latest:
@@ -274,23 +273,23 @@ class Ledger:
     # Numbers
 
     def number(self, base: int) -> int:
-        """Return the next number of a slot that nobody has had."""
+        """Return the next unused number of a slot."""
         numbers = range(base + GRID - 1, base - 1, -1) if self.state.gone else ()
         return next((taken + 1 for taken in numbers if str(taken) in self.state.gone), base)
 
     def known(self, slot: int) -> bool:
-        """Return whether somebody may hold it still."""
+        """Return whether the slot was not given back under this number."""
         return not self.state.gone.get(str(slot))
 
     def bury(self, slot: int) -> None:
-        """Note that nobody holds this number any more."""
+        """Record that the slot was given back under this number."""
         self.state.gone[str(slot)] = 1
         old = self.now - self.terms.longest
         for number in [number for number in self.state.gone if int(number) < old]:
             del self.state.gone[number]
 
     def sweep(self) -> None:
-        """Forget slots that were given back, or stood in line, and that nobody took in time: they were never used."""
+        """Undo bookings that were never used: slots of the line or given back whose time passed without a caller."""
         for _ in range(SWEPT):
             if not self.state.line or self.state.line[0][0] >= self.now - self.terms.margin:
                 break
@@ -304,12 +303,12 @@ class Ledger:
             self.undo(slot, int(member.partition(":")[0]))
 
     def undo(self, slot: int, units: int) -> None:
-        """Strike it out of every ring."""
+        """Remove ``units`` of a booking from all rates."""
         for rate in self.terms.rates:
             self.strike(rate, slot, units)
 
     def give(self, slot: int, units: int) -> None:
-        """Give back a slot of the future: the next who comes may have it."""
+        """Give back a future slot, so that the next caller can book it."""
         if self.terms.algorithm != "window" or base_of(slot) != self.get("last"):
             self.meta["seq"] = self.get("seq") + 1
             bisect.insort(self.state.free, (slot, f"{units}:{self.meta['seq']}"))
@@ -323,15 +322,15 @@ class Ledger:
 
 
 def base_of(slot: int) -> int:
-    """Return as what time a slot is booked, whoever has it by now."""
+    """Return the time of a slot, from any of its numbers."""
     return slot - slot % GRID
 
 
 def up(at: int) -> int:
-    """Return the first slot that is not before this time."""
+    """Return the first slot that is not before a time."""
     return at + -at % GRID
 
 
 def end_of(rate: Rate, slot: int) -> int:
-    """Return as what time a booking is remembered: the end of its cell."""
+    """Return the time under which a slot's booking is stored: the end of its cell."""
     return slot + -slot % rate.cell

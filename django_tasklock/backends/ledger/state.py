@@ -1,4 +1,4 @@
-"""``State``: what a store keeps of one rate limiter, as JSON where that is text."""
+"""The stored state of one rate limiter, in memory and as JSON."""
 
 from __future__ import annotations
 
@@ -8,33 +8,33 @@ from typing import Any
 from django_tasklock.backends.contract.rates import Terms
 
 Entry = list[int]
-"""A time and the units that were booked for it."""
+"""A time, and the units booked for it."""
 
 
 class State:
-    """One limiter as it is stored. ``meta``: numbers by name. Rings by window: ``[time, units]``, the oldest first."""
+    """The state of one limiter. ``meta``: numbers by key. ``rings``: ``[time, units]`` by window, the oldest first."""
 
     def __init__(self, text: str = "") -> None:
         data: dict[str, Any] = json.loads(text) if text else {}
         self.meta: dict[str, int] = data.get("meta", {})
         self.free: list[tuple[int, str]] = [(slot, member) for slot, member in data.get("free", ())]
-        """Slots given back, in order: slot, ``units:serial``."""
+        """Slots given back, in order: the slot and ``units:serial``."""
         self.rings: dict[str, list[Entry]] = data.get("rings", {})
         self.line: list[list[int]] = data.get("line", [])
-        """Slots of the line that nobody has claimed yet, in order: slot, units."""
+        """Slots of the line that are not claimed yet, in order: the slot and its units."""
         self.gone: dict[str, int] = data.get("gone", {})
-        """Numbers that were given back (1), and those under which such slots were taken again (0)."""
+        """Numbers of slots: 1 if the slot was given back under it, 0 if the slot was booked again under it."""
         self.terms: str = data.get("terms", "")
         """The terms of the last caller: ``Terms.text()``."""
         self.rule: str = data.get("rule", "")
-        """The terms in force: ``Terms.rule()``; empty: nobody has said his."""
+        """The terms in force: ``Terms.rule()``; empty until the first vote."""
         self.votes: dict[str, int] = data.get("votes", {})
-        """``process rule``: when that process said last that it has these terms."""
+        """The time of each process's last vote, by ``process rule``."""
         self.expires = 0
-        """When nothing in it matters any more; not stored."""
+        """When the state can be deleted, in microseconds since 1970; not stored."""
 
     def under(self, terms: Terms) -> str:
-        """Return what to keep as ``terms`` of a caller who had these."""
+        """Return the text to store as ``terms`` after a call with these: with the common part that is in force."""
         return terms.under(self.rule).text() if self.rule else terms.text()
 
     def text(self) -> str:

@@ -1,4 +1,4 @@
-"""The verbs of rate limits over a ``Ledger``: ``lua/rate_*.lua`` in plain Python."""
+"""The operations of a store of rate limits on a ``Ledger``: ``lua/rate_*.lua`` in plain Python."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def reserve(
 ) -> Booked | Refused:
     """Book the first slot. One with leeway is booked for the latest time at which it may be used.
 
-    ``asks``: whoever has it will ask again before he goes.
+    ``asks``: the caller will resume the slot before using it.
     """
     compare(book)
     grow(book)
@@ -50,7 +50,7 @@ def reserve(
 def resume(
     book: Ledger, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
 ) -> Booked | Refused:
-    """Ask what is of a slot: its turn, a better one, longer to wait, or another one in exchange."""
+    """Return the current state of a slot: due, ahead, exchanged for an earlier one, or a new one if missed."""
     compare(book)
     if edition == book.edition + 1:
         return resume_in_line(book, cost, slot, longest, spaced, leeway)
@@ -75,12 +75,12 @@ def resume(
 def exchange(
     book: Ledger, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
 ) -> list[Booked | Refused]:
-    """Do what ``resume`` does for some slots that were missed."""
+    """Do what ``resume`` does for several missed slots."""
     return [resume(book, cost, slot, edition, longest, leeway=leeway) for slot in slots]
 
 
 def resume_in_line(book: Ledger, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
-    """Do what ``resume`` does for one who stands in line: whoever comes claims the first slot that is still good."""
+    """Do what ``resume`` does for a slot in the line: the caller claims the first one there that can still be used."""
     book.sweep()
     if slot > book.now + OPEN_FOR:
         index = book.found(cost)
@@ -97,15 +97,15 @@ def resume_in_line(book: Ledger, cost: int, slot: int, longest: int, spaced: boo
 def take_following(
     book: Ledger, cost: int, slot: int, longest: int, spaced: bool, asks: bool, leeway: int
 ) -> Booked | Refused:
-    """Return the first slot of the line that is still good, or a new one behind it."""
-    # One that has less than half of its margin left would be missed on the way.
+    """Return the first slot of the line that can still be used, or a new one after all others."""
+    # A slot with less than half of its margin left would be missed before the reply arrives.
     since = slot if slot > book.now else up(book.now - book.terms.margin // 2)
     found = None if leeway else book.claim(since, max(slot, book.now + longest), cost)
     return reserve(book, cost, longest, spaced, asks, leeway) if found is None else booked(book, found)
 
 
 def cancel(book: Ledger, cost: int, slot: int, edition: int) -> bool:
-    """Give back a slot that was not used; once, however often it is said."""
+    """Give back a slot that was not used. Repeated calls give it back once."""
     if edition == book.edition + 1:
         if not book.leave(slot, cost):
             return False
@@ -120,7 +120,7 @@ def cancel(book: Ledger, cost: int, slot: int, edition: int) -> bool:
 
 
 def settle(book: Ledger, cost: int, slot: int, edition: int, actual: int) -> bool:
-    """Give back what a call did not cost, or charge what it cost more."""
+    """Correct the booking of a call to its actual cost."""
     if edition != book.edition or actual == cost or not book.known(slot):
         return False
     if actual < cost:
@@ -138,14 +138,14 @@ def settle(book: Ledger, cost: int, slot: int, edition: int, actual: int) -> boo
             book.enter(rate, slot, more)
             continue
         counted = ring[book.get(f"x:{rate.window}") :]
-        entry = next((entry for entry in counted if entry[0] == at), ring[-1])  # no longer: as if it were the last
+        entry = next((entry for entry in counted if entry[0] == at), ring[-1])  # not stored any more: the last
         entry[1] += more
         book.meta[f"n:{rate.window}"] = book.get(f"n:{rate.window}") + more
     return True
 
 
 def penalize(book: Ledger, pushback: Pushback, longest: int) -> Penalty:
-    """Stop the limiter's clock, and lower an adaptive limit."""
+    """Stop the limiter's clock, and lower an adaptive limit, at most once in its shortest window."""
     wanted = pushback.amount if pushback.absolute else book.time + pushback.amount
     until = min(wanted, book.time + longest)
     before = max(book.time, book.get("until"))
@@ -160,27 +160,27 @@ def penalize(book: Ledger, pushback: Pushback, longest: int) -> Penalty:
 
 
 def pause(book: Ledger, length: int) -> None:
-    """Stop the limiter's clock for exactly so long, or let it go on."""
+    """Stop the limiter's clock for exactly ``length`` from now; 0: start it again."""
     left = max(0, book.get("until") - book.time)
     book.meta["off"] = book.get("off") + length - left
     book.meta["until"] = book.time + length
-    book.meta["hz"] = max(book.get("hz"), length)  # a longer stop is taken for a clock that was set back
+    book.meta["hz"] = max(book.get("hz"), length)  # a longer stop would look like a clock that was set back
 
 
 def compare(book: Ledger) -> None:
-    """Raise ``TermsDiffer`` where other terms than these are in force."""
+    """Raise ``TermsDiffer`` if other terms than the caller's are in force."""
     if book.state.rule not in ("", book.terms.rule()):
         raise TermsDiffer(book.state.rule)
 
 
 def agree(book: Ledger, process: str) -> str:
-    """Say the terms of a process; return those in force."""
+    """Vote for the caller's terms on behalf of a process; return the terms in force."""
     state, own = book.state, book.terms.rule()
     state.votes[f"{process} {own}"] = book.time
     state.votes = {vote: at for vote, at in state.votes.items() if abs(at - book.time) < VOTE}
     if state.rule not in ("", own):
-        said = Counter(vote.partition(" ")[2] for vote in state.votes)
-        if said[own] <= said[state.rule]:
+        votes = Counter(vote.partition(" ")[2] for vote in state.votes)
+        if votes[own] <= votes[state.rule]:
             return state.rule
         book.replan()
     state.rule = own
@@ -188,14 +188,14 @@ def agree(book: Ledger, process: str) -> str:
 
 
 def adjust(book: Ledger, share: int) -> None:
-    """Set the share of the limit that is in force."""
+    """Set the current share of the limit, in millionths."""
     book.meta["share"] = share
     book.meta["changed"] = book.time
     book.meta["spent"] = 0
 
 
 def grow(book: Ledger) -> None:
-    """Raise a lowered limit by one, once a window, if at least half of it was used."""
+    """Raise a lowered limit by one, at most once in a window, if at least half of it was used."""
     if not book.terms.floor or book.get("share") >= WHOLE or book.time < book.get("changed") + book.terms.pace:
         return
     rate = min(book.terms.rates, key=lambda rate: rate.window)
@@ -206,7 +206,7 @@ def grow(book: Ledger) -> None:
 
 
 def use(book: Ledger) -> Use:
-    """Return how the limiter stands."""
+    """Return the usage of the limiter."""
     rates = []
     for rate in book.terms.rates:
         used = ahead = 0
@@ -235,21 +235,21 @@ def use(book: Ledger) -> Use:
 
 
 def reset(book: Ledger) -> None:
-    """Forget what was used and booked."""
+    """Drop all usage and bookings."""
     book.begin(max(book.edition + 2, book.time), wait=False)
 
 
 def booked(book: Ledger, slot: int, asks: bool = False) -> Booked:
-    """Return the answer for a slot that is booked."""
+    """Return the result for a slot that is booked already."""
     wait = book.wait(base_of(slot))
     edition = book.edition + asks
     return Booked(slot, wait, edition, book.get("off"), book.time + wait, book.rebuilt, asks=asks)
 
 
 def event_of(answer: object) -> tuple[str, int | None] | None:
-    """Return the event of what a verb has answered, and the milliseconds of a wait. ``None``: nothing is counted.
+    """Return the event to count for the result of an operation, and the milliseconds of a wait; ``None``: no event.
 
-    A booking is counted when it is made, with the wait that it was told; what becomes of it later is not, unless it is
+    A booking is counted when it is made, with the wait of that moment. Later changes are not counted, except that it is
     cancelled.
     """
     if isinstance(answer, Booked):

@@ -2,9 +2,9 @@
 
     TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
 
-The whole contract holds: leases lapse, releases hand over in order of arrival. ``reset()``
-forgets every lock in it; ``advance(60)`` lets a minute pass without waiting. ``django_tasklock.testing``
-has both, and forgets what else a test leaves in its process.
+It follows the whole contract: leases expire, and a release hands the lock over in order of arrival. ``reset()`` drops
+every lock; ``advance(60)`` moves the clock by a minute without waiting. ``django_tasklock.testing`` has both; its reset
+also clears the other things that a test leaves in its process.
 """
 
 from django_tasklock.backends.memory.backend import MemoryBackend

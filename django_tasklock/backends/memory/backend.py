@@ -1,4 +1,4 @@
-"""The verbs, and waiting, over the process's store."""
+"""The operations of a store of locks, on the store of this process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 
 class MemoryBackend(MemoryLeases, LockStore):
-    """The contract within one process. Every object of this class has the same locks."""
+    """The contract within one process. All objects of this class share the same locks."""
 
     across_processes = False
     queues = store.queues
@@ -44,7 +44,7 @@ class MemoryBackend(MemoryLeases, LockStore):
 
     def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
-            for name in names:  # before any is taken
+            for name in names:  # check all of them before any is taken
                 held = store.current(name)
                 if held is not None and held.token not in (request.token, request.supersedes):
                     self.release_all(names, request.token)
@@ -86,8 +86,8 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             held, now = store.owned(name, token), store.now()
             if held is not None:
-                going_on = held.waits is not None and held.waits[0] == what and held.waits[2] > now
-                since = held.waits[1] if going_on and held.waits is not None else now
+                continued = held.waits is not None and held.waits[0] == what and held.waits[2] > now
+                since = held.waits[1] if continued and held.waits is not None else now
                 held.waits = what, since, now + ms
 
     def noted_wait(self, name: str, token: str) -> NotedWait | None:
@@ -99,7 +99,8 @@ class MemoryBackend(MemoryLeases, LockStore):
 
     def page(self, query: Query) -> Page:
         with store.mutex:
-            records = [record for name, held in store.held.items() if is_of(record := store.record(name, held), query)]
+            held = [store.record(name, lease) for name, lease in store.held.items()]
+        records = [record for record in held if is_in_state(record, query)]
         records.sort(key=lambda record: (sort_key(record, query), record.name), reverse=query.descending)
         found: list[Record] = []
         for number, record in enumerate(records[query.offset :], query.offset):
@@ -124,11 +125,11 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             before = store.now() if lapsed_before is None else min(lapsed_before, store.now())
             lapsed = sorted((held.expires, name) for name, held in store.held.items() if held.expires <= before)
-            looked = [name for _, name in lapsed[offset : offset + limit]]
-            gone = [name for name in looked if name.startswith(prefix)]
-            for name in gone:
+            examined = [name for _, name in lapsed[offset : offset + limit]]
+            removed = [name for name in examined if name.startswith(prefix)]
+            for name in removed:
                 store.free(name, EXPIRED)
-            return Pruned(len(gone), len(looked) - len(gone))
+            return Pruned(len(removed), len(examined) - len(removed))
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         with store.mutex:
@@ -141,8 +142,8 @@ class MemoryBackend(MemoryLeases, LockStore):
             return record if live else None
 
 
-def is_of(record: Record, query: Query) -> bool:
-    """Return whether a record is of the kind that the query is for."""
+def is_in_state(record: Record, query: Query) -> bool:
+    """Return whether a lock is in the state of the query."""
     left = 0 if record.ttl is None else record.ttl
     return {"live": left > 0, "expiring": 0 < left <= expiring(), "no_expiry": False, "orphaned": left <= 0}[
         query.which
@@ -150,6 +151,6 @@ def is_of(record: Record, query: Query) -> bool:
 
 
 def sort_key(record: Record, query: Query) -> int:
-    """Return what it is ordered by."""
+    """Return the value by which the query sorts the record."""
     order = query.order if query.which == "live" else "expiry"
     return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]

@@ -1,4 +1,4 @@
-"""What locks and permits of one process have in common: the verbs of whoever holds one."""
+"""The operations of a holder, which locks and permits of one process have in common."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ class MemoryLeases(LeaseStore):
 
     wakes = True
     queues: ClassVar[dict[str, deque[QueuedWaiter]]]
-    """Who waits for what."""
+    """The waiters, by name of the lock or limiter."""
 
     @abstractmethod
     def owned(self, name: str, token: str) -> StoredLease | None:
-        """Return the lock or the permit, if ``token`` has it. The caller has the store's mutex."""
+        """Return the lock or the permit, if ``token`` holds it. The caller holds the store's mutex."""
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         with store.mutex:
@@ -49,5 +49,5 @@ class MemoryLeases(LeaseStore):
         return MemoryWaiter(self, request, self.queues)
 
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
-        """Ask like anybody else: nothing here waits."""
+        """Run ``verb`` in the thread of the event loop: no operation of this store blocks."""
         return verb(*args)

@@ -1,4 +1,4 @@
-"""What happened in this process's store, counted."""
+"""The counts of the store of this process."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ HOUR = 3_600_000
 
 
 class MemoryCounts:
-    """Counts by hour, and the last holds by name. Whoever calls a method of it has the store's mutex."""
+    """Counts by hour, and the last holds by name. Callers of its methods hold the store's mutex."""
 
     def __init__(self) -> None:
         self.hours: dict[int, dict[tuple[str, str], Count]] = {}
@@ -37,7 +37,7 @@ class MemoryCounts:
         self.holds: dict[str, deque[HoldRecord]] = {}
 
     def add(self, now: int, event: str, kind: str | None, amount: int | None = None) -> None:
-        """Count an event of a kind, unless that is ``None``. ``amount``: how many milliseconds it took."""
+        """Count an event of a kind, unless that is ``None``. ``amount``: its duration in milliseconds."""
         if kind is None:
             return
         if kind not in self.kinds:
@@ -52,8 +52,8 @@ class MemoryCounts:
         key = (event if amount is None else in_bucket(event, amount), kind)
         hour[key] = hour.get(key, Count()).plus(Count(1, amount or 0))
 
-    def note(self, hold: HoldRecord) -> None:
-        """Keep a hold that is over, if it is one of those that are kept."""
+    def record_hold(self, hold: HoldRecord) -> None:
+        """Record a hold that has ended, unless there is no history or the hold was short and released."""
         most = get_settings().HISTORY
         if not most or (hold.how == "released" and hold.ended_at - hold.at < NOTED_FROM):
             return

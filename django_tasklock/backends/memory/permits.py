@@ -1,4 +1,4 @@
-"""Permits of one process."""
+"""The permits of one process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 
 class MemoryPermits(MemoryLeases, Permits):
-    """The contract within one process. Every object of this class has the same permits."""
+    """The contract within one process. All objects of this class share the same permits."""
 
     queues = store.permit_queues
 
@@ -23,7 +23,7 @@ class MemoryPermits(MemoryLeases, Permits):
                 held.expires = store.now() + request.ttl_ms
                 return Grant(held.fence, request.ttl_ms)
             if len(taken) < request.limit and not store.permit_queues.get(request.name):
-                held = store.permits.setdefault(request.name, taken)[request.token] = store.made(
+                held = store.permits.setdefault(request.name, taken)[request.token] = store.new_lease(
                     request, request.ttl_ms
                 )
                 store.counts.add(store.now(), GRANTED, request.kind)
@@ -40,7 +40,7 @@ class MemoryPermits(MemoryLeases, Permits):
         return store.serve(name).get(token)
 
     def release(self, name: str, token: str) -> Released:
-        return Released.RELEASED if self._take(name, token, PERMIT_RELEASED) else Released.GONE
+        return Released.RELEASED if self._remove(name, token, PERMIT_RELEASED) else Released.GONE
 
     def members(self, name: str) -> list[Record]:
         with store.mutex:
@@ -52,9 +52,9 @@ class MemoryPermits(MemoryLeases, Permits):
             return store.queued(name, store.permit_queues, limit)
 
     def remove(self, name: str, token: str) -> Record | None:
-        return self._take(name, token, PERMIT_FORCED)
+        return self._remove(name, token, PERMIT_FORCED)
 
-    def _take(self, name: str, token: str, how: str) -> Record | None:
+    def _remove(self, name: str, token: str, how: str) -> Record | None:
         with store.mutex:
             held = store.serve(name).get(token)
             if held is None:

@@ -1,4 +1,4 @@
-"""Rate limits of one process."""
+"""The rate limits of one process."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from django_tasklock.conf import get_settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
-PRUNE_EVERY = 512  # verbs
+PRUNE_EVERY = 512  # operations
 
 
 class MemoryRates(RateStore):
-    """The contract within one process. ``books``: some of its own; else every object of this class has the same."""
+    """The contract within one process. ``books``: separate books; all objects without these share the same ones."""
 
     def __init__(self, books: dict[str, State] | None = None) -> None:
         self._own = books
         self._own_mutex = None if books is None else threading.RLock()
-        self._verbs = 0
+        self._operations = 0
 
     @property
     def _mutex(self) -> AbstractContextManager[object]:
@@ -34,15 +34,15 @@ class MemoryRates(RateStore):
 
     @property
     def books(self) -> dict[str, State]:
-        """What is booked, by limiter; the one used last is the last."""
+        """The state of each limiter by its name, in order of last use."""
         return store.rates if self._own is None else self._own
 
     def run(self, terms: Terms, verb: Callable[[Ledger], T]) -> T:
-        """Return what ``verb`` does over the limiter's book, at this time."""
+        """Run ``verb`` on the limiter's book at the current time, and return its result."""
         with self._mutex:
             books, time = self.books, store.now_in_microseconds()
-            self._verbs += 1
-            if self._verbs % PRUNE_EVERY == 0:
+            self._operations += 1
+            if self._operations % PRUNE_EVERY == 0:
                 for name in [name for name, state in books.items() if state.expires < time]:
                     del books[name]
             state = books.pop(terms.name, None) or State()
@@ -60,7 +60,7 @@ class MemoryRates(RateStore):
         )
 
     def _counted(self, terms: Terms, answer: T) -> T:
-        """Count what a verb has answered, unless the books are somebody's own."""
+        """Count the result of an operation, unless the books are separate ones; return it."""
         if self._own is None and get_settings().METRICS and (event := ledger_verbs.event_of(answer)) is not None:
             with self._mutex:
                 store.counts.add(store.now(), event[0], limiter_kind(terms.name), event[1])
@@ -95,7 +95,7 @@ class MemoryRates(RateStore):
     def use(self, terms: Terms) -> Use:
         with self._mutex:
             known = self.books.get(terms.name)
-            copy = State() if known is None else State(known.text())  # looking changes nothing
+            copy = State() if known is None else State(known.text())  # the operation must change nothing
             return ledger_verbs.use(Ledger(copy, terms, store.now_in_microseconds()))
 
     def agree(self, terms: Terms, process: str) -> str:
@@ -114,5 +114,5 @@ class MemoryRates(RateStore):
             return {name: terms for name, terms in found.items() if terms is not None}
 
     async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Ask like anybody else: nothing here waits."""
+        """Run ``verb`` in the thread of the event loop: no operation of this store blocks."""
         return verb(*args, **options)

@@ -1,4 +1,4 @@
-"""What every ``MemoryBackend`` of this process shares: locks, queues and a clock."""
+"""The store that every ``MemoryBackend`` of this process shares: locks, queues and a clock."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Record, monotonic
 
 CLAIM = 1000
-"""Milliseconds a lock that was handed over is kept for a waiter that has not taken it yet."""
+"""Milliseconds for which a lock that was handed over stays reserved for the waiter, until it takes the lock."""
 
 
 class QueuedWaiter(Protocol):
@@ -36,19 +36,19 @@ class QueuedWaiter(Protocol):
 
     request: AcquireRequest
     since: int
-    """When it came, by the store's clock, in milliseconds since 1970."""
+    """When it joined the queue, by the store's clock, in milliseconds since 1970."""
 
     @property
     def present(self) -> bool:
-        """Whether somebody is there to take the lock."""
+        """Whether the waiter is asleep or has polled recently, so that it can take the lock."""
 
-    def ring(self) -> None:
-        """Wake whoever sleeps here."""
+    def wake(self) -> None:
+        """Wake the waiter if it is asleep."""
 
 
 @dataclass(slots=True)
 class StoredLease:
-    """A lock and who has it. Milliseconds since 1970."""
+    """A lock or a permit with its holder. Times are in milliseconds since 1970."""
 
     token: str
     holder: str
@@ -59,24 +59,24 @@ class StoredLease:
     kind: str | None = None
     asked: int = 0
     waits: tuple[str, int, int] | None = None
-    """What its holder waits for itself, since when, and until when that is known."""
+    """What its holder waits for, since when, and until when that is valid (``LockStore.note_wait``)."""
 
 
-class Down:
-    """In the place of the mutex while nobody can ask the store."""
+class UnavailableMutex:
+    """Takes the place of the mutex while the store is down: to enter it raises ``BackendUnavailable``."""
 
     def __enter__(self) -> None:
         raise BackendUnavailable("the memory store is down: a test says so", doubt=False)
 
     def __exit__(self, *how: object) -> None:
-        """Do nothing: nobody came in."""
+        """Do nothing: the block was not entered."""
 
 
 class Store:
-    """The one of this process. Whoever calls a method of it has the ``mutex``."""
+    """The store of this process. Callers of its methods hold the ``mutex``."""
 
     def __init__(self) -> None:
-        self.up = threading.RLock()  # reentrant: the garbage collector may release a lock in here
+        self.up = threading.RLock()  # reentrant: the garbage collector may release a lock while it is held
         self.mutex: AbstractContextManager[object] = self.up
         self.held: dict[str, StoredLease] = {}
         self.queues: dict[str, deque[QueuedWaiter]] = {}
@@ -97,73 +97,73 @@ class Store:
         return int((self.started + monotonic() + self.skipped) * 1_000_000)
 
     def current(self, name: str) -> StoredLease | None:
-        """Return who has the lock. One that lapsed goes to the longest waiter."""
+        """Return the lease of a lock, after handing an expired or free one to the longest waiter."""
         held = self.held.get(name)
         return held if held is not None and held.expires > self.now() else self.pass_on(name)
 
     def owned(self, name: str, token: str) -> StoredLease | None:
-        """Return the lock, if ``token`` has it."""
+        """Return the lock, if ``token`` holds it."""
         held = self.current(name)
         return held if held is not None and held.token == token else None
 
     def grant(self, request: AcquireRequest, ttl: int, waited: int | None = None) -> StoredLease:
-        """Give a lock away that is free, or whose holder is followed. ``waited``: milliseconds."""
+        """Grant a lock that is free or whose holder is superseded. ``waited``: milliseconds."""
         before = self.held.get(request.name)
         if before is not None and before.expires > self.now():
             self.counts.add(self.now(), TRANSFERRED, request.kind)
         else:
             if before is not None:
-                self.ended(request.name, before, EXPIRED)
+                self.count_end(request.name, before, EXPIRED)
             self.counts.add(self.now(), ACQUIRED if waited is None else WAITED, request.kind, waited)
-        self.held[request.name] = held = self.made(request, ttl)
+        self.held[request.name] = held = self.new_lease(request, ttl)
         return held
 
-    def ended(self, name: str, held: StoredLease, how: str) -> None:
-        """Count how a hold ended."""
+    def count_end(self, name: str, held: StoredLease, how: str) -> None:
+        """Count the end of a hold, and record the hold."""
         now = self.now()
         self.counts.add(now, how, held.kind, now - held.at if how == RELEASED else None)
         if held.kind is not None:
             ended_at = held.expires if how == EXPIRED else now
             holder = holder_of(json_object(held.holder))
-            self.counts.note(HoldRecord(name, held.kind, holder, held.at, ended_at, how))
+            self.counts.record_hold(HoldRecord(name, held.kind, holder, held.at, ended_at, how))
 
-    def made(self, request: AcquireRequest, ttl: int) -> StoredLease:
-        """Return what is kept of a grant."""
+    def new_lease(self, request: AcquireRequest, ttl: int) -> StoredLease:
+        """Return a lease for a request, with the next fence."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
         return StoredLease(
             request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence, request.kind
         )
 
-    def taken(self, name: str) -> dict[str, StoredLease]:
-        """Return the permits of a limiter, by token, without those that lapsed."""
+    def live_permits(self, name: str) -> dict[str, StoredLease]:
+        """Return the permits of a limiter by token, after removing expired ones."""
         found = self.permits.setdefault(name, {})
         for token in [token for token, held in found.items() if held.expires <= self.now()]:
             self.counts.add(self.now(), PERMIT_EXPIRED, found.pop(token).kind)
         return found
 
     def serve(self, name: str) -> dict[str, StoredLease]:
-        """Hand free permits to the longest waiters that are still there; who has one now. Strictly in order."""
-        taken, line = self.taken(name), self.permit_queues.get(name)
-        while line and (not line[0].present or len(taken) < line[0].request.limit):
-            waiter = line.popleft()
+        """Hand free permits to the longest present waiters, strictly in order; return those now held, by token."""
+        taken, queue = self.live_permits(name), self.permit_queues.get(name)
+        while queue and (not queue[0].present or len(taken) < queue[0].request.limit):
+            waiter = queue.popleft()
             if waiter.present:
-                taken[waiter.request.token] = self.made(waiter.request, waiter.request.claim(CLAIM))
+                taken[waiter.request.token] = self.new_lease(waiter.request, waiter.request.claim(CLAIM))
                 self.counts.add(self.now(), GRANTED_LATE, waiter.request.kind, self.now() - waiter.since)
-                waiter.ring()
-        if not line:
+                waiter.wake()
+        if not queue:
             self.permit_queues.pop(name, None)
         if not taken:
             del self.permits[name]
         return taken
 
     def free(self, name: str, how: str) -> None:
-        """Take a lock from whoever has it, or let it lapse; the longest waiter gets it. ``how`` it ended is counted."""
-        self.ended(name, self.held.pop(name), how)
+        """End the hold of a lock, count that as ``how``, and hand the lock to the longest waiter."""
+        self.count_end(name, self.held.pop(name), how)
         self.pass_on(name)
 
     def pass_on(self, name: str) -> StoredLease | None:
-        """Hand a free lock to the longest waiter that is still there: a short claim, until it takes it."""
+        """Hand a free lock to the longest present waiter, which must take it within a short time (``CLAIM``)."""
         queue = self.queues.get(name)
         while queue:
             waiter = queue.popleft()
@@ -171,12 +171,12 @@ class Store:
                 del self.queues[name]
             if waiter.present:
                 held = self.grant(waiter.request, waiter.request.claim(CLAIM), self.now() - waiter.since)
-                waiter.ring()
+                waiter.wake()
                 return held
         return None
 
     def queued(self, name: str, queues: dict[str, deque[QueuedWaiter]], limit: int) -> Queued:
-        """Return who is in a queue."""
+        """Return the first waiters of a queue."""
         queue, now = queues.get(name, ()), self.now()
         found = [
             Waiting(holder_of(json_object(one.request.holder)), one.since, now, one.present)
@@ -184,14 +184,14 @@ class Store:
         ]
         return Queued(found, len(queue))
 
-    def ring(self) -> None:
-        """Wake all who wait, to look again."""
+    def wake_all(self) -> None:
+        """Wake all waiters, so that they poll again."""
         for queue in (*self.queues.values(), *self.permit_queues.values()):
             for waiter in queue:
-                waiter.ring()
+                waiter.wake()
 
     def record(self, name: str, held: StoredLease, queues: dict[str, deque[QueuedWaiter]] | None = None) -> Record:
-        """Return what the contract shows of a lock, or of a permit where ``queues`` are those of permits."""
+        """Return a lock as the contract's record, or a permit if ``queues`` are those of permits."""
         now = self.now()
         waiting = sum(waiter.present for waiter in (self.queues if queues is None else queues).get(name, ()))
         holder = holder_of(json_object(held.holder))
@@ -200,11 +200,11 @@ class Store:
 
 
 store = Store()
-"""The one of this process."""
+"""The store of this process."""
 
 
 def reset() -> None:
-    """Forget every lock, permit, booking and waiter of this process, and the time that ``advance`` skipped."""
+    """Drop every lock, permit, booking and waiter of this process, and the time that ``advance`` has skipped."""
     store.mutex = store.up
     with store.mutex:
         store.held.clear()
@@ -212,25 +212,25 @@ def reset() -> None:
         store.rates.clear()
         store.counts = MemoryCounts()
         store.skipped = 0.0
-        store.ring()
+        store.wake_all()
         store.queues.clear()
         store.permit_queues.clear()
 
 
 def advance(seconds: float) -> None:
-    """Let ``seconds`` pass on the clock of this store: leases lapse, waiters notice."""
+    """Move the clock of this store by ``seconds``: leases expire, and waiters wake to poll."""
     with store.mutex:
         store.skipped += seconds
-        store.ring()
+        store.wake_all()
 
 
 def shut(down: bool) -> None:
-    """Be down, or up again: nobody can ask a store that is down, and whoever waits in it hears of that at once."""
+    """Make the store unavailable, or available again. Waiters wake and get the error at once."""
     with store.up:
-        store.mutex = Down() if down else store.up
-        store.ring()
+        store.mutex = UnavailableMutex() if down else store.up
+        store.wake_all()
 
 
 def after_fork() -> None:
-    """Begin empty, in place: a lock is its process's, and a mutex may be held by no thread of ours."""
+    """Empty the store, in place: its locks belong to the parent, and no thread here would ever release its mutex."""
     store.__init__()  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""Waiting over the process's store: asleep on an event until the release hands the lock over."""
+"""Waiting in the store of this process: a waiter sleeps on an event until a release hands the lock over."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 
 class MemoryWaiter(Waiter):
-    """A place in the queue of one lock or limiter. Whoever neither waits nor asks for a second is passed over."""
+    """A waiter in the queue of one lock or limiter. One that neither sleeps nor polls for a second is passed over."""
 
     def __init__(self, backend: LeaseStore, request: AcquireRequest, queues: dict[str, deque[QueuedWaiter]]) -> None:
         super().__init__(backend, request)
@@ -22,18 +22,18 @@ class MemoryWaiter(Waiter):
         self._taken = False
         self.seen = monotonic()
         self.since = 0
-        self.bell: Callable[[], object] | None = None  # only while asleep
+        self.waker: Callable[[], object] | None = None  # only while asleep
 
     @property
     def present(self) -> bool:
-        """Whether somebody is there to take the lock."""
-        return self.bell is not None or monotonic() < self.seen + CLAIM / 1000
+        """Whether the waiter is asleep or has polled within the last second."""
+        return self.waker is not None or monotonic() < self.seen + CLAIM / 1000
 
-    def ring(self) -> None:
-        """Wake whoever sleeps here."""
-        if self.bell is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended: the claim will lapse
-                self.bell()
+    def wake(self) -> None:
+        """Wake the waiter if it is asleep."""
+        if self.waker is not None:
+            with contextlib.suppress(RuntimeError):  # the event loop has ended: what was handed over will expire
+                self.waker()
 
     def acquire(self) -> Grant | Busy:
         with store.mutex:
@@ -51,17 +51,17 @@ class MemoryWaiter(Waiter):
     def wait(self, seconds: float) -> Grant | None:
         ends = monotonic() + seconds
         event = threading.Event()
-        self.bell = event.set
+        self.waker = event.set
         try:
             while isinstance(step := self._step(ends), float):
                 event.wait(step)
                 event.clear()
             return step
         finally:
-            self.seen, self.bell = monotonic(), None
+            self.seen, self.waker = monotonic(), None
 
     def _step(self, ends: float) -> Grant | float | None:
-        """Return the lock, or for how long to sleep, or ``None`` when it is time to give up."""
+        """Return the grant, or the seconds to sleep until the next attempt, or ``None`` after ``ends``."""
         with store.mutex:
             answer = self.acquire()
             if isinstance(answer, Grant):
@@ -85,7 +85,7 @@ class MemoryWaiter(Waiter):
     async def await_(self, seconds: float) -> Grant | None:
         ends = monotonic() + seconds
         event, loop = asyncio.Event(), asyncio.get_running_loop()
-        self.bell = lambda: loop.call_soon_threadsafe(event.set)
+        self.waker = lambda: loop.call_soon_threadsafe(event.set)
         try:
             while isinstance(step := self._step(ends), float):
                 with contextlib.suppress(TimeoutError):
@@ -93,7 +93,7 @@ class MemoryWaiter(Waiter):
                 event.clear()
             return step
         finally:
-            self.seen, self.bell = monotonic(), None
+            self.seen, self.waker = monotonic(), None
 
     async def aleave(self) -> None:
         self.leave()

@@ -16,7 +16,7 @@ from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
 from django_tasklock.backends.contract import metrics
 from django_tasklock.backends.contract.metrics import clean_kind
-from django_tasklock.backends.database.metrics import DatabaseMetrics, count as new_count, together
+from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count as new_count
 from django_tasklock.backends.database.names import in_ascii, key_of, storable
 from django_tasklock.celery.parking.rows import (
     DEAD,
@@ -209,9 +209,9 @@ def _event_of(before: str, state: str) -> str | None:
 
 @contextmanager
 def _counted(alias: str, task: str, event: str | None) -> Iterator[Callable[[], None]]:
-    """Write the block's changes and their count together. Yields the function that counts."""
+    """Write the block's changes and their count atomic_if_counted. Yields the function that counts."""
     kind = clean_kind(task) if event is not None and get_settings().METRICS else None
-    with together(alias, kind):
+    with atomic_if_counted(alias, kind):
         yield lambda: _metrics.write(alias, new_count(event or "", kind))
     _metrics.purging.purge_if_due()
 
