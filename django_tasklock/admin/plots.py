@@ -100,7 +100,7 @@ class Bars:
 
 
 def round_up(value: float) -> float:
-    """Return the next round number, at most half as much again as ``value``; 1 if that is 0 or infinite."""
+    """Return the next round number, at most half as much again as ``value``; 1 for 0 and for infinity."""
     if not value > 0 or math.isinf(value):
         return 1.0
     unit = 10.0 ** math.floor(math.log10(value))

@@ -37,7 +37,7 @@ class Probe(Generic[T]):
         self._stale = 0.0
 
     def start(self) -> Future[T]:
-        """Return a future: of the request in progress, or of an answer that is fresh."""
+        """Start a request, unless one is in progress or its answer is fresh; return its future."""
         if self._process != os.getpid():
             self.forget()  # the thread and the lock are of the parent process
         with self._lock:

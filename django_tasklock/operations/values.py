@@ -67,7 +67,7 @@ class LockView:
     parked: int
     """The number of messages parked behind the lock."""
     alive: bool | None
-    """Whether the holder's process runs; ``None``: it is on another machine, so that is unknown here."""
+    """Whether the holder's process runs; ``None``: unknown, as on another machine or without a holder."""
     instances: int = 0
     """How many of several independent stores hold the key; 0: there is one store."""
 

@@ -1,4 +1,4 @@
-"""Who waits for a lock, and what its holder waits for in turn."""
+"""The waiters of a lock, and what its holder waits for in turn."""
 
 from __future__ import annotations
 

@@ -47,7 +47,7 @@ class RowRestorer:
         self.publisher = Publisher()
 
     def publishable(self, entries: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
-        """Return the guard whose task to publish, or the reason why none is; both empty if it was not requested."""
+        """Return the guard whose task is to be published, or the reason why none is; both empty if not requested."""
         if not (self.requeue and publish):
             return None, "its process still runs" if self.requeue else ""
         tasks = {id(self.publisher.task_of(one.locked)): one for one in entries if self.publisher.task_of(one.locked)}

@@ -30,7 +30,7 @@ class Suspect(NamedTuple):
     names: tuple[str, ...]
     """The names of the row's locks that depend on the primary key alone."""
     known: bool
-    """Whether a task without a lock name of its own takes no other locks than these."""
+    """Whether these are all the locks that tasks take for the row by default."""
 
     @property
     def name(self) -> str:

@@ -41,7 +41,7 @@ def live_locks(backend: LockStore) -> Iterator[list[Record]]:
 
 
 def _joins(records: list[Record], met: dict[str, float]) -> bool:
-    """Return whether no lock can have been missed before this page: its first lock is the previous page's last."""
+    """Return whether no lock was missed before this page: its first lock was read before, and has not moved since."""
     return bool(records) and met.get(records[0].name) == records[0].lease_ends
 
 

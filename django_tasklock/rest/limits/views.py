@@ -191,7 +191,7 @@ class PermitsView(LimitBaseView):
     **schema.responses(serializers.LimitResultSerializer, 404, 415, 501, parameters=[schema.LIMITER]),
 )
 class ReleasePermitView(LimitActionView):
-    """``POST concurrency/{name}/release``: release a member's permit. The member goes on running, and is notified."""
+    """``POST concurrency/{name}/release``: release a member's permit, of which it learns at its next heartbeat."""
 
     operation_id = "concurrency_release"
     checked = staticmethod(bare_name)
