@@ -223,8 +223,8 @@ class CacheBackend(LockStore):
     def _is_down(self, error: BaseException) -> bool:
         """Return whether the cache serves no client at all, as far as is known.
 
-        If the error shows neither an outage nor a refusal, a key is read to find out; for a database, whose table may be
-        missing, a connection is opened.
+        If the error shows neither an outage nor a refusal, a key is read to find out; for a database, whose table may
+        be missing, a connection is opened.
         """
         for one in chain(error):
             kinds = {kind.__name__ for kind in type(one).__mro__}
