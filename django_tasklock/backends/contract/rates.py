@@ -202,7 +202,9 @@ class Booked(NamedTuple):
     time: int
     """When it is its turn, by the store's clock, since 1970."""
     rebuilt: bool = False
-    """True if the store's clock had been set back by more than the horizon; all bookings were dropped."""
+    """True if bookings were further ahead than any horizon, so that all were dropped: an older version does not see
+    that the store's clock was set back.
+    """
     leeway: int = 0
     """Microseconds by which it may be used later than the margin allows: it was booked for its end."""
     asks: bool = False

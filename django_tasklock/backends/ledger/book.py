@@ -40,6 +40,8 @@ OPEN_FOR = 1_000_000
 VOTE = 60_000_000
 """Microseconds for which it counts that a process has said its terms."""
 KEPT = 2_100_000  # nobody goes to a later slot without asking: a second, and what the answer took
+SEEN = 1_000_000
+"""Microseconds after which the store's time is noted again (``idx``): by less its clock may be set back unseen."""
 LOOKED_AT = 16  # slots given back that one call looks at
 SWEPT = 64  # and that one call forgets
 ASIDE = 10_000  # bookings that are kept although they count no longer: until their window is over
@@ -59,10 +61,16 @@ class Ledger:
             self.begin(time, terms.cold_wait)
         if self.get("hz") < terms.horizon:
             self.meta["hz"] = terms.horizon
+        behind = self.get("idx") - time
+        if behind >= SEEN:  # the store's clock was set back: the limiter's goes on from where it was
+            self.meta |= {key: self.get(key) - behind for key in ("off", "until", "changed")}
         far = self.get("hz") + terms.longest + LEEWAY
-        if self.get("last") - self.now > far or self.get("until") - time > far:  # the clock was set back
+        # It was set back, and a version that does not see that has booked.
+        if self.get("last") - self.now > far or self.get("until") - time > far:
             self.begin(max(self.edition + 2, time), wait=True)
             self.rebuilt = True
+        if abs(time - self.get("idx")) >= SEEN:
+            self.meta["idx"] = time
 
     def begin(self, edition: int, wait: bool) -> None:
         """Empty the book. ``wait``: for one window nobody knows what was used."""
