@@ -37,7 +37,10 @@ class Twins(Play):
     rates: OnAClock
 
     def ask(self, verb, *arguments):
-        self.rates.store.set(CLOCK, self.time)
+        store = self.rates.store
+        store.set(CLOCK, self.time)
+        # The script notes it only where there is something to write.
+        self.state.meta["idx"] = int(store.hget(f"task_lock#rate:meta:{self.terms.name}", "idx") or 0)
         expected = super().ask(verb, *arguments)
         found = getattr(self.rates, verb)(self.terms, *arguments)
         assert found == expected, (verb, arguments)

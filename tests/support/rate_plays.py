@@ -130,7 +130,7 @@ class Play:
         """The answer of the book."""
         state = State(self.state.text()) if verb == "use" else self.state  # a look leaves nothing behind
         book = Ledger(state, self.terms, self.time)
-        if book.rebuilt:
+        if book.rebuilt or state.meta.get("off") != self.state.meta.get("off"):  # but of a clock that was set back
             self.state = state
         return getattr(ledger_verbs, verb)(book, *arguments)
 

@@ -205,7 +205,9 @@ class Booked(NamedTuple):
     time: int
     """The time of the slot by the store's clock, since 1970."""
     rebuilt: bool = False
-    """True if all bookings were dropped, because the store's clock had been set back by more than the horizon."""
+    """True if all bookings were dropped, because they were further ahead than any horizon: an older version of this
+    package, which does not notice that the store's clock was set back, has booked them.
+    """
     leeway: int = 0
     """Microseconds by which it may be used later than the margin allows: it was booked for the end of that time."""
     asks: bool = False

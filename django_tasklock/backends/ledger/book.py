@@ -39,6 +39,8 @@ OPEN_FOR = 1_000_000
 VOTE = 60_000_000
 """Microseconds for which the vote of a process counts."""
 KEPT = 2_100_000  # later slots are never used without being resumed: a second, and the time that the reply took
+SEEN = 1_000_000
+"""Microseconds after which the store's time is recorded again (``idx``). A smaller step back is not noticed."""
 LOOKED_AT = 16  # slots given back that one call examines
 SWEPT = 64  # slots given back that one call removes
 ASIDE = 10_000  # the most bookings that are set aside, although they do not count: until their window is over
@@ -58,10 +60,16 @@ class Ledger:
             self.begin(time, terms.cold_wait)
         if self.get("hz") < terms.horizon:
             self.meta["hz"] = terms.horizon
+        behind = self.get("idx") - time
+        if behind >= SEEN:  # the store's clock was set back: the limiter's continues from where it was
+            self.meta |= {key: self.get(key) - behind for key in ("off", "until", "changed")}
         far = self.get("hz") + terms.longest + LEEWAY
-        if self.get("last") - self.now > far or self.get("until") - time > far:  # the clock was set back
+        # An older version, which does not notice a step back, has booked meanwhile.
+        if self.get("last") - self.now > far or self.get("until") - time > far:
             self.begin(max(self.edition + 2, time), wait=True)
             self.rebuilt = True
+        if abs(time - self.get("idx")) >= SEEN:
+            self.meta["idx"] = time
 
     def begin(self, edition: int, wait: bool) -> None:
         """Begin an empty book. ``wait``: book nothing for the longest window, because the usage in it is unknown."""

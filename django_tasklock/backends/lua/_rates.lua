@@ -80,7 +80,7 @@ end
 even_if_full()
 
 local WHOLE, LOOKED_AT, SWEPT, ASIDE = 1000000, 16, 64, 10000
-local TICK, LEEWAY, OPEN_FOR = 1000, 10000000, 1000000
+local TICK, LEEWAY, OPEN_FOR, SEEN = 1000, 10000000, 1000000, 1000000
 local cost, slot, edition, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
 local asks = string.find(ARGV[5], 'asks') ~= nil
@@ -148,7 +148,7 @@ local function finish()
     if cold then left = math.max(left, 2592000000) elseif get('share') ~= WHOLE then left = math.max(left, 86400000) end
     renew = left
   end
-  if math.abs(time - get('idx')) >= 1000000 then
+  if math.abs(time - get('idx')) >= SEEN then
     set('idx', time)
     redis.call('ZADD', KEYS[3], text(time), ARGV[6])
     if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text(time - 2592000000000)) end
@@ -157,7 +157,7 @@ local function finish()
   if algorithm == 'window' and #rates == 1 and rates[1].cell == 1 and get('share') == WHOLE and get('seq') == 0
     and get('last') > 0 and get('until') <= time and get('from') <= now() and get('buried') <= get('last')
     and get('rough') <= get('last') then
-    calm = math.min(get('idx') + 1000000, get('exp') * 1000 - longest - 1002000)
+    calm = math.min(get('idx') + SEEN, get('exp') * 1000 - longest - 1002000)
   end
   set('calm', calm)
   local fields = {}
@@ -177,8 +177,15 @@ local function finish()
   if renew then redis.call('PEXPIRE', KEYS[1], renew) end
 end
 
+-- The server's clock was set back: the limiter's continues from where it was.
+local behind = get('idx') - time
+if behind >= SEEN then
+  for _, key in ipairs({'off', 'until', 'changed'}) do set(key, get(key) - behind) end
+  finish()
+end
+
 if get('last') - now() > get('hz') + longest + LEEWAY or get('until') - time > get('hz') + longest then
-  begin(math.max(get('epoch') + 2, time), true) -- the server's clock was set back
+  begin(math.max(get('epoch') + 2, time), true) -- an older version, which does not notice a step back, has booked meanwhile
   rebuilt = 1
   finish()
 end
