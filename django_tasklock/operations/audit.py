@@ -39,20 +39,20 @@ class Deed(NamedTuple):
 
 
 class Attempt:
-    """An act while it is done: it is written at its end, and where it breaks off when something may have been done.
+    """An act in progress. Its entry is written at its end, and if it is interrupted after it may have had an effect.
 
-    To be entered twice: a time limit that strikes in the first ``__exit__`` leaves the rest to the second.
+    Enter it twice: if an exception from a signal handler interrupts the first ``__exit__``, the second does the rest.
     """
 
     def __init__(self, by: Actor, action: str, name: str, reason: str, of: str = "") -> None:
         self.by = by
         self.name = name
         self.of = of
-        """What it is done to, where the name alone does not say."""
+        """The object of the act, where the name alone does not identify it."""
         self.outcome = ""
-        """What was done, once it is; empty: nothing."""
+        """The outcome, once the act is done; empty: it had no effect."""
         self.so_far = ""
-        """What was certainly done before the rest was begun."""
+        """The part that is certainly done, before the rest begins."""
         self._action = action
         self._reason = reason
         self._written = False
@@ -68,7 +68,7 @@ class Attempt:
         self._written = True
 
     def _broken_off(self, error: BaseException | None) -> str:
-        """Return how far it came; empty: it was refused, or ended, and nothing was done."""
+        """Return how far the act came; empty: it had no effect, because it was refused."""
         refused = isinstance(error, TaskLockError | Error) and not (
             isinstance(error, BackendUnavailable) and error.doubt
         )
@@ -78,7 +78,7 @@ class Attempt:
 
 
 def broken_off(error: BaseException) -> str:
-    """Return what is written of an act in the middle of which ``error`` was raised."""
+    """Return the outcome of an act that ``error`` has interrupted."""
     return f"broken off ({type(error).__name__}): look whether it was done"
 
 

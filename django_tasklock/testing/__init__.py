@@ -1,7 +1,7 @@
-"""Help for tests of code that uses locks, limits and once-tasks: see docs/testing.md.
+"""Tools for tests of code that uses locks, limits and once-tasks. See docs/testing.md.
 
-With pytest the fixture ``tasklock`` is this module, and the test's locks are in memory; with ``unittest`` it is
-``TaskLockTestMixin`` that sees to that.
+With pytest the fixture ``tasklock`` is this module, and keeps the test's locks in memory; with ``unittest`` use
+``TaskLockTestMixin``.
 
     def test_a_report_is_not_written_twice_at_once(tasklock):
         with tasklock.lock_held("report:2026-01-01"):
@@ -13,8 +13,7 @@ With pytest the fixture ``tasklock`` is this module, and the test's locks are in
         tasklock.advance(60)
         assert build_report("2026-01-01") == "written"
 
-Nothing here touches what other processes see: a Redis or a database is emptied as you empty it otherwise. So tests
-may run in parallel.
+Nothing here changes what other processes see, so tests may run in parallel. A Redis or a database is not emptied.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Assertions: whether somebody has a lock, in words that say who."""
+"""Assertions about locks. Their messages name the holder."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from django_tasklock.types import Record
 
 
 def assert_locked(lock: Lockable) -> None:
-    """Raise ``AssertionError`` if nobody has ``lock``: a name, or a lock object.
+    """Raise ``AssertionError`` if ``lock``, a name or a lock object, is free.
 
     >>> testing.assert_locked("report")
     Traceback (most recent call last):
@@ -19,7 +19,7 @@ def assert_locked(lock: Lockable) -> None:
 
 
 def assert_not_locked(lock: Lockable) -> None:
-    """Raise ``AssertionError``, which says who has it, if anybody has ``lock``: a name, or a lock object.
+    """Raise ``AssertionError``, which names the holder, if ``lock``, a name or a lock object, is held.
 
     >>> with testing.lock_held("report", host="web1", pid=7):
     ...     testing.assert_not_locked("report")

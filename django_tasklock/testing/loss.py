@@ -1,4 +1,4 @@
-"""What befalls a holder of this process: its lease is lost, it is killed, its row is claimed by somebody else."""
+"""Simulated mishaps of a holder in this process: its lease is lost, it is killed, another worker claims its row."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ DEAD = -1  # the generation of no process
 
 
 def lose(lock: TaskLock | ConcurrencyLimiter, reason: str = SAYS) -> None:
-    """Let the caller's lease of ``lock`` be lost, as if it had not been renewed in time, for this ``reason``.
+    """Lose the caller's lease of ``lock`` for this ``reason``, as if it had not been renewed in time.
 
-    The store forgets it, so that others can take it; the holder learns at once that it has lost it: ``on_lost`` and
-    ``signals.lock_lost`` have been called when this returns. With every store, out of synchronous code.
+    The store forgets it, so that others can acquire the lock. The holder learns of the loss at once: ``on_lost`` and
+    ``signals.lock_lost`` have been called when this returns. It works with every store, in synchronous code.
 
     Raises ``TaskLockError`` if the caller does not hold it.
 
@@ -47,10 +47,10 @@ def lose(lock: TaskLock | ConcurrencyLimiter, reason: str = SAYS) -> None:
 
 
 def lose_lock(lock: Lockable, reason: str = SAYS) -> None:
-    """Let whoever of this process holds ``lock`` lose it: as ``lose`` does, by its name.
+    """Do what ``lose`` does for the holder of ``lock`` in this process, found by name.
 
-    For code under test that makes its lock itself: call this out of what the test puts in the place of the work.
-    Raises ``TaskLockError`` if nobody of this process holds it.
+    For code under test that makes its lock itself: call this in the function that replaces the work in the test. Raises
+    ``TaskLockError`` if this process does not hold the lock.
 
         >>> with task_lock_context("report"):
         ...     testing.lose_lock("report")
@@ -65,10 +65,11 @@ def lose_lock(lock: Lockable, reason: str = SAYS) -> None:
 
 
 def kill_holder(lock: Lockable) -> None:
-    """Let whoever holds ``lock`` die, as if its process were killed: in the store the lock stays until its lease ends.
+    """Simulate the death of the holder of ``lock``: the lock stays in the store until its lease ends.
 
-    Of this process or of ``lock_held``. Nobody renews it any more; a body of this process that runs on releases
-    nothing, and writes nothing to its guarded row when it ends. Raises ``TaskLockError`` if nobody of either holds it.
+    The holder is in this process, or made by ``lock_held``. Its lease is not renewed any more. If its body runs on in
+    this process, it releases nothing, and does not close its guarded row. Raises ``TaskLockError`` if neither this
+    process nor ``lock_held`` holds the lock.
 
         >>> with TaskLock("report", lease=60):
         ...     testing.kill_holder("report")
@@ -91,20 +92,21 @@ def kill_holder(lock: Lockable) -> None:
         process_locks.discard(bare)
     claim = claims.current.get()
     if claim is not None and claim.token == lease.token:
-        claim.taken = False  # nobody is left who would close it
+        claim.taken = False  # a dead holder does not close it
     block = lock_block.get()
     if block is not None and block.lease is lease:
-        lock_block.set(block.around)  # nobody will leave it
+        lock_block.set(block.around)  # a dead holder does not leave it
     heartbeat.forget(lease)
     disown(lease)
     lease.generation = DEAD  # as in a forked child: it is no holder
 
 
 def overtake() -> None:
-    """Let somebody else claim the guarded row that is worked on here: nothing that this body writes is accepted.
+    """Let another worker claim the guarded row of the running body, whose writes are refused from then on.
 
-    As if this process had been paused past its lease. It loses its lock as well, of which it learns only by asking.
-    Raises ``TaskLockError`` outside of a guarded body, and for a model without the two columns of ``GuardedModel``.
+    It is as if this process had been paused past its lease. It also loses its lock, and learns of that only when it
+    asks. Raises ``TaskLockError`` outside of a guarded body, and for a model without the two columns of
+    ``GuardedModel``.
 
         >>> @model_lock(Video, "video:{pk}", pk="pk", guard=guard)
         ... def process(pk):
@@ -127,15 +129,15 @@ def overtake() -> None:
 
 
 def _lose(lease: Lease, reason: str) -> None:
-    first = lease.mark_lost(reason)  # before the store forgets it: a renewal must not be the one to notice
-    with contextlib.suppress(BackendUnavailable):  # where it cannot be asked, nobody else can take it either
+    first = lease.mark_lost(reason)  # before the store forgets it, so that a renewal does not report it
+    with contextlib.suppress(BackendUnavailable):  # no other caller can acquire it in an unavailable store
         lease.backend.release(lease.name, lease.token)
     if first:
         events.lost(lease, reason)
 
 
 def _find(name: str) -> Lease | None:
-    """Return the lease of this process that has the lock now."""
+    """Return this process's lease of the lock, if it has the lock now."""
     record = get_backend().get(name)
     return None if record is None else next((one for one in _leases(name) if one.token == record.token), None)
 

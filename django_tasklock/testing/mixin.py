@@ -1,4 +1,4 @@
-"""For ``unittest``: a store of its own for each test."""
+"""``TaskLockTestMixin``: a store of its own for each test, for ``unittest``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ else:
 
 
 class TaskLockTestMixin(Case):
-    """Locks, limits and permits of each test in memory, with nothing held, counted or waited for.
+    """Keeps the locks, limits and permits of each test in a memory store that is empty at its start.
 
     Before the test case in the bases, Django's or ``unittest``'s own:
 
@@ -31,7 +31,7 @@ class TaskLockTestMixin(Case):
     tasklock_store: ClassVar[str] = "memory"
 
     def setUp(self) -> None:
-        """Put the store of this test in force."""
+        """Install the store of this test."""
         if self.tasklock_store == "memory":
             self.enterContext(memory_store())
         elif self.tasklock_store == "off":
@@ -41,9 +41,9 @@ class TaskLockTestMixin(Case):
         super().setUp()
 
     def assertLocked(self, lock: Lockable) -> None:  # noqa: N802
-        """Fail if nobody has the lock: see ``assert_locked``."""
+        """Fail if the lock is free. See ``assert_locked``."""
         assert_locked(lock)
 
     def assertNotLocked(self, lock: Lockable) -> None:  # noqa: N802
-        """Fail, saying who has the lock, if anybody has: see ``assert_not_locked``."""
+        """Fail, with the holder in the message, if the lock is held. See ``assert_not_locked``."""
         assert_not_locked(lock)

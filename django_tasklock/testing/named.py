@@ -1,4 +1,4 @@
-"""What tests call a lock: its name, or any object that has one."""
+"""A lock in a test: its name, or an object that has one."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ Lockable = str | Named
 
 
 def name_of(lock: Lockable) -> str:
-    """Return the name as the store has it. Raises ``TaskLockError`` if it can be none."""
+    """Return the name in the store. Raises ``TaskLockError`` for an invalid name."""
     return bare_name(lock if isinstance(lock, str) else lock.name)

@@ -1,4 +1,4 @@
-"""The off switch: a store that grants everything, to everybody."""
+"""The off switch: a store that grants every request."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def _record(name: str, token: str) -> Record:
 
 
 class GrantingLeases(LeaseStore):
-    """Every token has what it asks for until it releases it; nobody is known to have anything."""
+    """Leases that are always granted. The store knows no holders."""
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return Grant(next(_fences), request.ttl_ms)
@@ -48,7 +48,7 @@ class GrantingLeases(LeaseStore):
         return _record(name, token)
 
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
-        """Ask like anybody else: nothing here waits."""
+        """Return the polling waiter, whose first request is granted."""
         return verb(*args)
 
     async def amine(self, name: str, token: str) -> Record | None:
@@ -69,7 +69,7 @@ class GrantingPermits(GrantingLeases, Permits):
 
 
 class GrantingSeveral(Several):
-    """Several names at once, of which nobody has any."""
+    """Several names at once, always granted."""
 
     def mine(self, name: str, token: str) -> Record | None:
         return _record(name, token)
@@ -79,14 +79,14 @@ class GrantingSeveral(Several):
 
 
 class Forgetful(dict[str, State]):
-    """Books in which nothing stays: every call at a rate limit is the first."""
+    """Rate limits without a memory: each call is the first one."""
 
     def __setitem__(self, name: str, state: State) -> None:
-        """Forget it."""
+        """Store nothing."""
 
 
 class GrantingBackend(GrantingLeases, LockStore):
-    """Locks, permits and rates that nobody is ever refused. ``TASKLOCK["BACKEND"]`` of tests of something else."""
+    """A store that refuses no lock, permit or rate. ``TASKLOCK["BACKEND"]`` for tests of something else."""
 
     across_processes = False
 
@@ -97,7 +97,7 @@ class GrantingBackend(GrantingLeases, LockStore):
 
     @cached_property
     def several(self) -> Several:
-        """The verbs for several names at once, each granted as well."""
+        """The verbs for several names at once, which are also granted."""
         return GrantingSeveral(self)
 
     def get(self, name: str) -> Record | None:

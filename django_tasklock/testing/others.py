@@ -1,4 +1,4 @@
-"""Somebody else: who holds a lock, who waits for it, and who has used a limit up."""
+"""Simulated other processes: one that holds a lock, one that waits for it, and those that have used up a limit."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ELSEWHERE = "another-host"
 
 
 class HeldLock:
-    """A lock in the hands of somebody else, who lives: see ``lock_held``. As a context manager it ends the hold."""
+    """A lock that another, living process holds. See ``lock_held``. As a context manager it releases the lock."""
 
     def __init__(self, backend: LeaseStore, request: AcquireRequest, lease: int) -> None:
         self.backend = backend
@@ -31,11 +31,11 @@ class HeldLock:
         self._lease = lease
 
     def release(self) -> None:
-        """Let the holder give the lock back; whoever waits for it gets it."""
+        """Let the holder release the lock. The first waiter gets it."""
         self.backend.release(self.name, self.token)
 
     def kill(self) -> None:
-        """Let the holder die: the lock is free when its lease has ended, which ``advance`` brings about."""
+        """Let the holder die. The lock is free once its lease has ended: see ``advance``."""
         self.backend.renew([Renewal(self.name, self.token, self._lease)])
 
     def __enter__(self) -> Self:
@@ -46,24 +46,24 @@ class HeldLock:
 
 
 class LockWaiter:
-    """Somebody else in the queue for a lock: see ``lock_waiting``. As a context manager it ends the wait."""
+    """Another process that waits for a lock. See ``lock_waiting``. As a context manager it ends the wait."""
 
     def __init__(self, backend: MemoryBackend, request: AcquireRequest) -> None:
         self.name = request.name
         self.token = request.token
         self._backend = backend
         self._place = MemoryWaiter(backend, request, backend.queues)
-        self._place.waker = int  # asleep, and to be woken
+        self._place.waker = int  # as if it slept, so that a release wakes it
         self._place.acquire()
 
     @property
     def granted(self) -> bool:
-        """Whether the lock was handed over to it."""
+        """Whether the lock was passed on to it."""
         record = self._backend.get(self.name)
         return record is not None and record.token == self.token
 
     def leave(self) -> None:
-        """Give up the place in the queue, or the lock."""
+        """Leave the queue, or release the lock."""
         self._place.leave()
 
     def __enter__(self) -> Self:
@@ -74,7 +74,7 @@ class LockWaiter:
 
 
 class UsedLimit:
-    """A limit that others have used up: see ``limit_reached``. As a context manager it is free afterwards."""
+    """A limit that other processes have used up. See ``limit_reached``. As a context manager it frees the limit."""
 
     def __init__(self, limiter: RateLimiter | ConcurrencyLimiter) -> None:
         self.limiter = limiter
@@ -85,7 +85,7 @@ class UsedLimit:
             self._permits = _take_all(limiter)
 
     def release(self) -> None:
-        """Let the others give their permits back; of a rate limit all that was used is forgotten."""
+        """Let the others release their permits. A rate limit is reset."""
         if isinstance(self.limiter, RateLimiter):
             self.limiter.reset()
         for token in self._permits:
@@ -111,11 +111,11 @@ def lock_held(
     pid: int = 1,
     task: str = "",
 ) -> HeldLock:
-    """Let somebody else hold ``lock`` from now on: a name, or a lock object.
+    """Let another process hold ``lock``, a name or a lock object, from now on.
 
-    Until it is released or killed, or its ``timeout`` is over, in seconds; ``lease``: how long it is busy after a kill.
-    ``host``, ``pid`` and ``task``: who it is, for people. With every store. Raises ``TaskLockError`` if it is held
-    already.
+    It holds the lock until it is released or killed, or for ``timeout`` seconds. ``lease``: for how many seconds the
+    lock stays busy after a kill. ``host``, ``pid`` and ``task`` describe the holder. It works with every store. Raises
+    ``TaskLockError`` if the lock is held already.
 
         >>> with testing.lock_held("report"):
         ...     acquire_task_lock("report")
@@ -138,10 +138,10 @@ def lock_held(
 
 
 def lock_waiting(lock: Lockable, *, timeout: Duration = 3600) -> LockWaiter:
-    """Let somebody else wait for ``lock``, behind those who wait for it already. In the memory store.
+    """Let another process wait for ``lock``, behind its other waiters, in the memory store.
 
-    A release hands the lock over to it if it is the first; it holds it for ``timeout`` seconds then. Raises
-    ``TaskLockError`` if nobody has the lock, so that there is nothing to wait for.
+    A release passes the lock on to it if it is the first waiter; it holds the lock for ``timeout`` seconds then. Raises
+    ``TaskLockError`` if the lock is free, so that there is nothing to wait for.
 
         >>> holder, waiter = testing.lock_held("report"), testing.lock_waiting("report")
         >>> holder.release()
@@ -161,10 +161,10 @@ def lock_waiting(lock: Lockable, *, timeout: Duration = 3600) -> LockWaiter:
 
 
 def limit_reached(limiter: RateLimiter | ConcurrencyLimiter | str) -> UsedLimit:
-    """Let others have used up what ``limiter`` allows now: a limiter, or the name of one in ``RATE_LIMITS``.
+    """Let other processes use up what ``limiter``, a limiter or the name of one in ``RATE_LIMITS``, allows now.
 
-    The next call has to wait, or is refused: for a rate until its window has passed, for permits until one is
-    released. With every store that has limits; after the block a rate limit is as new.
+    The next call has to wait, or is refused: for a rate until its window has passed, for permits until one is released.
+    It works with every store that has limits. After the block a rate limit is reset.
 
         >>> with testing.limit_reached(RateLimiter("mail", "100/m")):
         ...     RateLimiter("mail", "100/m").try_acquire() is None
@@ -182,9 +182,9 @@ def find(name: str) -> HeldLock | None:
 def _use_up(limiter: RateLimiter) -> None:
     terms = limiter.terms
     cost = min(terms.capacity(rate) for rate in terms.rates)
-    while cost:  # as much at once as there is room for
+    while cost:  # as much at once as the limit allows
         try:
-            limiter.book(monotonic(), cost)  # of its own quota, whatever tenants have
+            limiter.book(monotonic(), cost)  # at the limit itself, not at that of a tenant
         except RateLimitExceeded:
             cost //= 2
 

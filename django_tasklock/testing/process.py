@@ -1,4 +1,4 @@
-"""Forgetting: what this process has of locks and limits."""
+"""Resetting the state of this process."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ REMEMBERING = (
 
 
 def reset() -> None:
-    """Forget everything of this process, and empty the memory store: call it between two tests.
+    """Reset this process and empty the memory store, between two tests.
 
-    That is ``forget()``, and every lock, permit, booking and waiter in the memory store, and the time that
-    ``advance`` skipped. Decorated functions, registered guards and connections stay.
+    It calls ``forget()``, removes every lock, permit, booking and waiter from the memory store, and undoes ``advance``.
+    Decorated functions, registered guards and connections stay.
 
         >>> acquire_task_lock("report")
         True
@@ -40,12 +40,11 @@ def reset() -> None:
 
 
 def forget() -> None:
-    """Forget what this process has of locks, permits and limits, as if it had died and another had begun.
+    """Forget the locks, permits and limits of this process, as if it had died and another one had started.
 
-    Nobody renews the leases any more, gives them back, or remembers their tokens; outages, terms and clocks that rate
-    limiters have heard of are unknown again, and counts are zero. What the store has stays until its lease ends: a
-    lock is busy for that long, for this process, too. Only who asks whether the holder's process lives, as the sweep
-    does, is told that it does, because it does.
+    Leases are neither renewed nor released any more, and their tokens are forgotten. Rate limiters know no outages,
+    terms and clocks any more, and counts are zero. The store is unchanged: a lock stays busy until its lease ends, for
+    this process, too. The holder's process still counts as alive, for example for the sweep, because it is.
 
         >>> lock = TaskLock("report", lease=60)
         >>> lock.acquire()

@@ -1,4 +1,4 @@
-"""The store of a test: in memory, out of order, or none at all; and its clock."""
+"""The store of a test: in memory, down, or switched off; and its clock."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ BACKENDS = {
     "memory": "django_tasklock.backends.memory.MemoryBackend",
     "off": "django_tasklock.testing.off.GrantingBackend",
 }
-"""The stores that a test may ask for, beside the one of its settings."""
+"""The stores that a test can choose, beside that of its settings."""
 
 
 def setting(name: str) -> dict[str, Any]:
-    """Return ``TASKLOCK`` with another store, ``"memory"`` or ``"off"``: the rest is as the settings have it.
+    """Return the ``TASKLOCK`` setting with another store, ``"memory"`` or ``"off"``.
 
     Raises ``TaskLockError`` if there is no such store.
     """
@@ -35,7 +35,7 @@ def setting(name: str) -> dict[str, Any]:
 
 @contextmanager
 def memory_store() -> Iterator[None]:
-    """Have locks, limits and permits in memory in this block, with nothing held, counted or waited for.
+    """Keep locks, limits and permits in an empty memory store in this block.
 
         >>> with testing.memory_store():
         ...     acquire_task_lock("report")
@@ -53,10 +53,10 @@ def memory_store() -> Iterator[None]:
 
 @contextmanager
 def locks_off() -> Iterator[None]:
-    """Grant every lock, permit and rate in this block: for tests of something else.
+    """Grant every lock, permit and rate in this block, for tests of something else.
 
-    Nobody is ever in anybody's way, no call waits, and nothing is listed. The holder holds its lock until it releases
-    it. Guards judge their rows as always, and whoever takes its own lock twice is refused, which is its mistake.
+    No lock is ever busy, no call waits, and nothing is listed. A holder has its lock until it releases it. Guards work
+    as always, and a caller that acquires its own lock twice is refused, because that is a mistake.
 
         >>> with testing.locks_off():
         ...     acquire_task_lock("report"), acquire_task_lock("report"), is_task_locked("report")
@@ -68,10 +68,10 @@ def locks_off() -> Iterator[None]:
 
 @contextmanager
 def store_down() -> Iterator[None]:
-    """Let nobody be able to ask the memory store in this block, as if it were down.
+    """Let the memory store be down in this block.
 
-    Policies decide then: ``on_unavailable`` of locks, permits and rate limits. What is held is held until its lease
-    ends. After the block the store has what it had before. Raises ``TaskLockError`` where another store is in force.
+    The policies apply: ``on_unavailable`` of locks, permits and rate limits. Held locks stay held until their leases
+    end. After the block the store has what it had before. Raises ``TaskLockError`` with another store.
 
         >>> with testing.store_down(), TaskLock("report", on_unavailable="run") as lock:
         ...     lock.ensure_held()
@@ -87,10 +87,10 @@ def store_down() -> Iterator[None]:
 
 
 def advance(seconds: Duration) -> None:
-    """Let time pass on the clock of the memory store: leases end, windows of rate limits pass, who waits looks again.
+    """Advance the clock of the memory store: leases end, windows of rate limits pass, and waiters try again.
 
-    Raises ``TaskLockError`` for zero and negative durations, and where another store is in force, whose clock is its
-    server's. The clock of this process is not moved: it learns that it has lost a lock at the next renewal.
+    The clock of this process does not change: the process learns of a lost lock at the next renewal. Raises
+    ``TaskLockError`` for zero and negative durations, and with another store, whose clock is its server's.
 
         >>> acquire_task_lock("report", timeout=300)
         True
