@@ -1,4 +1,4 @@
-"""Locks in a Redis Cluster: what belongs to one name lies in one slot, names are spread over all of them."""
+"""Locks in a Redis Cluster: all keys of one name are in one slot, and the names are spread over all slots."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SAFE = "noeviction"
 
 
 class SlotConnections:
-    """What the store of one bucket asks through: the connections of all buckets, to whoever serves its slot."""
+    """The connections of the store of one bucket, which all buckets share, to the node that serves its slot."""
 
     def __init__(self, nodes: Nodes, wire: ClusterWire, slot: int, replicas: int) -> None:
         acknowledged = Acknowledged(replicas) if replicas else None
@@ -43,14 +43,14 @@ class SlotConnections:
         self.aio: AsyncAsking = SlotAio(nodes, slot, acknowledged)
 
     def close(self) -> None:
-        """Close nothing: they are those of the other buckets as well."""
+        """Close nothing, because other buckets use the connections, too."""
 
 
 class ClusterBackend(LockStore):
-    """The store of those who have a Redis Cluster.
+    """The store in a Redis Cluster.
 
-    A verb about one name is one trip to the node that serves its slot. What it cannot promise is what ``RedisBackend``
-    cannot: replicas lag, so a fail-over loses locks while their holders run. The guarded row is the judge then.
+    A verb for one name is one round trip to the node that serves its slot. Like ``RedisBackend`` it cannot promise that
+    a failover keeps all locks, because replicas lag: use the guarded row for that.
     """
 
     wakes = True
@@ -70,7 +70,7 @@ class ClusterBackend(LockStore):
         self.orders = ORDERED * len(self._buckets)
 
     def number_of(self, name: str) -> int:
-        """Return the number of the bucket that a name lies in."""
+        """Return the number of the bucket of a name."""
         return number_of(name, len(self._buckets))
 
     def bucket(self, number: int) -> RedisBackend:
@@ -84,7 +84,7 @@ class ClusterBackend(LockStore):
         return found
 
     def of(self, name: str) -> RedisBackend:
-        """Return the store of the bucket that a name lies in."""
+        """Return the store of the bucket of a name."""
         return self.bucket(self.number_of(name))
 
     @property
@@ -93,7 +93,7 @@ class ClusterBackend(LockStore):
         return range(len(self._buckets))
 
     def ask(self, number: int, script: Any, tail: bytes) -> SlotRequest:
-        """Return what ``ask_all`` is to ask of a bucket."""
+        """Return a request of ``ask_all`` to a bucket."""
         return SlotRequest(self._buckets[number].slot, script, tail)
 
     def ask_all(self, asks: Sequence[SlotRequest]) -> list[Any]:
@@ -104,7 +104,7 @@ class ClusterBackend(LockStore):
         return all_or_raise(self.try_all(asks))
 
     def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
-        """Do the same, with a ``BackendUnavailable`` in place of each reply that did not come.
+        """Do the same, but return a ``BackendUnavailable`` in place of each missing reply.
 
         ``patient``: see ``ClusterWire.call_all``.
         """
@@ -140,7 +140,7 @@ class ClusterBackend(LockStore):
         return self.of(name).extend(name, token, ttl, hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
+        """Do what the contract says, at all nodes at once. Leases at a node that does not answer are ``UNKNOWN``."""
         return renew_all(self, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def get(self, name: str) -> Record | None:

@@ -1,9 +1,9 @@
 """How names are spread over the slots of a Redis Cluster. Pure functions.
 
-Names lie in 256 *buckets*, each in a slot of its own: the keys of all names of a bucket begin with one hash tag, so
-what belongs to a name, and the index of its bucket, lie together, and one script reaches them. Each 64 slots have one
-bucket, so whoever serves a part of the slots serves that part of the buckets. With the prefix ``task_lock:`` the
-lock ``video:42`` is the key ``{task_lock.43}:video:42``.
+Names are in 256 *buckets*, each in a slot of its own. The keys of all names of a bucket begin with the same hash tag,
+so that one script can use all keys of a name and the index of its bucket. Each 64 slots have one bucket, so a node that
+serves a part of the slots serves the same part of the buckets. With the prefix ``task_lock:`` the lock ``video:42`` is
+the key ``{task_lock.43}:video:42``.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from redis.crc import key_slot
 
 SLOTS = 16384
 BUCKETS = 256
-"""Never to be changed: processes that differ in it find each other's locks free."""
+"""Never change this: processes with different numbers would find each other's locks free."""
 WIDTH = SLOTS // BUCKETS
 
 

@@ -1,4 +1,4 @@
-"""What an error of a node means for a request that is on its way to whoever serves its slot."""
+"""What the error of a node means for a request: whether and when it is sent again."""
 
 from __future__ import annotations
 
@@ -22,28 +22,28 @@ from django_tasklock.backends.redis.script import Script
 from django_tasklock.exceptions import BackendUnavailable
 
 PATIENCE = 1.8
-"""Seconds for which a node is asked again that answers, but cannot do it now: it moves the slot, or a primary has
-failed."""
+"""Seconds for which a request is repeated to a node that answers but cannot execute it now: it moves the slot, or a
+primary has failed."""
 LAST = 1.0
-"""Seconds after which a request that got no answer is not sent again: each attempt may take ``location.TIMEOUT``."""
+"""Seconds after which a request without an answer is not sent again. Each attempt may take ``location.TIMEOUT``."""
 PAUSE = 0.02
 """Seconds between two attempts."""
 
-# Of a slot that is being moved some keys are here, some there, and a script that meets the first one that is not here
-# fails in the middle. So each begins with a key that never is: it fails before it has done anything. Where the keys are
-# going to be nothing of ours runs before the move is over: nobody follows an ASK.
+# While a slot is being moved, some of its keys are at one node and some at the other, and a script fails in the middle
+# when it comes to a missing key. So each script begins with a key that never exists, and fails before it has done
+# anything. At the new node no script runs before the move is over, because an ASK is not followed.
 GUARD = r"redis.call('EXISTS', KEYS[1] .. '\0')" + "\n"
 NOT_HERE = "non local key"
 
 
 @lru_cache(maxsize=1024)
 def guarded(script: Script) -> Script:
-    """Return the script for a cluster: none of it is executed while its slot is being moved."""
+    """Return the script for a cluster, of which nothing is executed while its slot is being moved."""
     return Script(GUARD + script.body, script.count, script.keys)
 
 
 class Course:
-    """One request. ``doubt``: an earlier sending of it may have been executed."""
+    """One request. ``doubt``: an earlier attempt may have been executed."""
 
     def __init__(self, nodes: Nodes, slot: int, began: float, again: bool) -> None:
         self._nodes = nodes
@@ -54,14 +54,14 @@ class Course:
         self._met = 0
         self.doubt = False
         self.looks: float | None = None
-        """When (monotonic) somebody failed to serve the slot, who may not serve it any more; ``None``: nobody has."""
+        """When (monotonic) a node failed to serve the slot and may not serve it any more; ``None``: none has."""
         self.without: Node | None = None
-        """Who is not to be asked about that first."""
+        """The node that is to be asked about that last."""
 
     def delay_after(self, error: RedisError | OSError, node: Node | None, sent: bool) -> float:
-        """Return the seconds after which to send it again. Raises ``BackendUnavailable`` if it is not to be.
+        """Return the seconds after which to send it again. Raises ``BackendUnavailable`` if it is not sent again.
 
-        ``sent``: by then it was on its way to ``node``.
+        ``sent``: when it was sent to ``node``.
         """
         now = monotonic()
         passed = now - self._began
@@ -110,12 +110,12 @@ class Course:
 
 
 def in_transit(error: BaseException) -> bool:
-    """Tell whether a slot is being moved: nothing was executed."""
+    """Tell whether the error means that the slot is being moved, so that nothing was executed."""
     return isinstance(error, AskError | TryAgainError) or (isinstance(error, ResponseError) and NOT_HERE in str(error))
 
 
 def unready(error: BaseException) -> bool:
-    """Tell whether a node answers that it serves nobody now, or is no primary: nothing was executed."""
+    """Tell whether the node serves no client now, or is no primary, so that nothing was executed."""
     if isinstance(error, ReadOnlyError | ClusterDownError | BusyLoadingError) or "READONLY" in str(error):
         return True
     return isinstance(error, ResponseError) and serves_nobody(error)

@@ -1,4 +1,4 @@
-"""What all buckets are asked at once, and how their answers become one. Every request is a pipeline per node."""
+"""Requests to all buckets at once, and the merging of their answers. Each request is a pipeline per node."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def renew_all(
     packed: Callable[[int, list[Renewal]], tuple[Script, bytes]],
     read: Callable[[Any], list[RenewalResult]],
 ) -> list[RenewalResult]:
-    """Renew some leases, all nodes at once. Raises ``BackendUnavailable`` only if nobody has answered."""
+    """Renew leases at all nodes at once. Raises ``BackendUnavailable`` only if no node has answered."""
     buckets = grouped(store, (item.name for item in batch))
     asks: list[SlotRequest] = []
     for number, indexes in buckets.items():
         asks.append(store.ask(number, *packed(number, [batch[index] for index in indexes])))
-    replies = store.try_all(asks, patient=False)  # the heartbeat asks again by itself
+    replies = store.try_all(asks, patient=False)  # the heartbeat repeats the request itself
     if replies and all(isinstance(reply, BackendUnavailable) for reply in replies):
         raise replies[0]
     found = [RenewalResult.UNKNOWN] * len(batch)

@@ -1,4 +1,4 @@
-"""Who serves which slot, as far as this process knows, and the connections to each of them."""
+"""The nodes of a cluster, the slots that each serves as far as this process knows, and the connections to each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_tasklock.backends.redis.wire import Link, Wire
 from django_tasklock.backends.redis.wire_async import AsyncWires
 
 ASKING = 0.3
-"""Seconds that one node may take to say who serves what: another one is asked then."""
+"""Seconds that one node may take to report the slots; then another one is asked."""
 LOOKING = 0.9
 """Seconds for which all of them are asked."""
 SLOTS = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
@@ -60,11 +60,11 @@ class Nodes:
 
     @property
     def known(self) -> bool:
-        """Whether anybody has said who serves what."""
+        """Whether the slots are known."""
         return bool(self._ranges)
 
     def of(self, slot: int) -> Node:
-        """Return who serves a slot. Raises redis-py's errors if no node says."""
+        """Return the node that serves a slot. Raises redis-py's errors if no node reports one."""
         node = self._by_slot.get(slot)
         if node is None:
             if not self._ranges:
@@ -76,22 +76,22 @@ class Nodes:
         return node
 
     def primaries(self) -> list[Node]:
-        """Return who serves any slots. Raises redis-py's errors if no node says."""
+        """Return the nodes that serve slots. Raises redis-py's errors if no node reports them."""
         if self._stale or not self._ranges:
             self.look(monotonic())
         return [self._at(address) for address in dict.fromkeys(part.primary for part in self._ranges)]
 
     def moved(self, slot: int, error: MovedError, by: Node) -> Node:
-        """Note where a slot is now, and return that node."""
+        """Record where a slot is now, and return that node."""
         address = str(error.host) or by.address[0], int(error.port)
         node = self._by_slot[slot] = self._at(address)
         self._stale = True
         return node
 
     def look(self, since: float, without: Node | None = None) -> None:
-        """Ask who serves what, unless that was asked after ``since`` (monotonic). Raises redis-py's errors.
+        """Ask a node for the slots, unless one was asked after ``since`` (monotonic). Raises redis-py's errors.
 
-        ``without``: who is asked last, because it has just failed.
+        ``without``: the node that is asked last, because it has just failed.
         """
         with self._looking:
             if self._looked > since:

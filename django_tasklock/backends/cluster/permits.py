@@ -1,4 +1,4 @@
-"""Permits in a Redis Cluster: all that belongs to one limiter lies in one slot."""
+"""Permits in a Redis Cluster: all keys of one limiter are in one slot."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class ClusterPermits(Permits):
         return self._of(name).extend(name, token, ttl, hold)
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
-        """Do what the contract says, at all nodes at once. What lies where nobody can be asked is ``UNKNOWN``."""
+        """Do what the contract says, at all nodes at once. Leases at a node that does not answer are ``UNKNOWN``."""
         return renew_all(self._store, batch, lambda number, part: self.bucket(number).renewing(part), results)
 
     def members(self, name: str) -> list[Record]:

@@ -1,4 +1,4 @@
-"""Rate limits in a Redis Cluster: the book of a limiter lies in one slot."""
+"""Rate limits in a Redis Cluster: the book of a limiter is in one slot."""
 
 from __future__ import annotations
 

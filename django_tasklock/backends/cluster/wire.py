@@ -1,4 +1,4 @@
-"""Asking whoever serves a slot: one connection per node and request, requests to several nodes sent together."""
+"""Requests to the nodes that serve slots: one connection per node and request; several nodes are asked at once."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_tasklock.backends.redis.wire import Link
 from django_tasklock.exceptions import BackendUnavailable
 
 TOGETHER = 128
-"""Requests that are on their way to a node at once: more would lie about there as text."""
+"""The most requests in one packet to a node: the node keeps all of them in its memory."""
 
 
 class SlotRequest(NamedTuple):
@@ -43,7 +43,7 @@ class ClusterWire:
         self.nodes = nodes
 
     def call(self, slot: int, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Do what ``Wire.call`` does. A node that has failed, or moved the slot, is found again meanwhile."""
+        """Do what ``Wire.call`` does. If a node has failed, or the slot has moved, the right node is found."""
         began, course = monotonic(), None
         while True:
             node: Node | None = None
@@ -59,7 +59,7 @@ class ClusterWire:
                 course = course or Course(self.nodes, slot, began, again)
                 pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
-                node.wire.close()  # what is idle is as old as the one that failed
+                node.wire.close()  # idle connections are as old as the one that failed
             if pause:
                 time.sleep(pause)
 
@@ -67,7 +67,7 @@ class ClusterWire:
         """Run scripts that may be run twice, at all nodes at once. Return their replies; ``BackendUnavailable`` where
         there is none.
 
-        ``patient``: whoever does not answer is asked again; else those that do are not kept waiting for that.
+        ``patient``: ask again nodes that do not answer; otherwise the answers of the others do not wait for that.
         """
         began = monotonic()
         replies: list[Any] = [_Unanswered()] * len(asks)
@@ -87,7 +87,7 @@ class ClusterWire:
                         unknown.setdefault(node, []).append(number)
                     elif isinstance(replies[number], Exception):
                         failed.append((node, number))
-            for node, numbers in unknown.items():  # where a script was made known by one it is known to the others
+            for node, numbers in unknown.items():  # one request makes a script known for the others
                 made = {asks[number].script.sha: number for number in reversed(numbers)}
                 for number in made.values():
                     replies[number] = self._one(asks[number])
@@ -99,7 +99,7 @@ class ClusterWire:
         return replies
 
     def _worth_it(self, asks: Sequence[SlotRequest], replies: list[Any], failed: _Failed, began: float) -> _Failed:
-        """Return what of this is served by somebody else now, and is to be asked there."""
+        """Return the requests whose slots another node serves now."""
         if any(isinstance(replies[number], _Unanswered) for _, number in failed):
             with suppress(RedisError, OSError):
                 self.nodes.look(began, next((node for node, _ in failed if node is not None), None))
@@ -160,7 +160,7 @@ class ClusterWire:
             node.wire.keep(link)
 
     def _one_by_one(self, asks: Sequence[SlotRequest], replies: list[Any], failed: _Failed) -> None:
-        """Ask again what has failed, wherever it is served now; but nobody twice whose node was no help."""
+        """Repeat the failed requests at the nodes that serve them now, unless these have failed, too."""
         hopeless: dict[Node | None, BackendUnavailable] = {}
         for node, number in failed:
             replies[number] = reply = hopeless.get(node) or self._one(asks[number])
@@ -175,7 +175,7 @@ class ClusterWire:
 
 
 class _Unanswered(Exception):
-    """Where no reply has come."""
+    """The place of a missing reply."""
 
 
 class SlotWire:
@@ -198,10 +198,9 @@ class SlotWire:
 
 
 class SlotSubscribers:
-    """Connections on which this process's threads wait, to whoever serves one slot.
+    """Subscriptions on which this process's threads wait, at the node that serves one slot.
 
-    A publish counts those who listen at the node that executes it, and the node that hands a lock over is the one that
-    serves its slot.
+    A publish counts the subscribers at the node that executes it, and that is the node that serves the lock's slot.
     """
 
     def __init__(self, nodes: Nodes, slot: int) -> None:
@@ -212,7 +211,7 @@ class SlotSubscribers:
         """Return an idle connection that is still open, if there is one."""
         try:
             return self._nodes.of(self._slot).subscribers.idle()
-        except (RedisError, OSError):  # the question that follows will say what is wrong
+        except (RedisError, OSError):  # the request that follows will raise the error
             return None
 
     def new(self, channel: str = "") -> Subscriber:
@@ -220,7 +219,7 @@ class SlotSubscribers:
         return self._node().subscribers.new(channel)
 
     def hears(self, subscriber: Subscriber) -> bool:
-        """Tell whether it listens where the slot is served now."""
+        """Tell whether the subscription is at the node that serves the slot now."""
         try:
             return _address(subscriber) == self._nodes.of(self._slot).address
         except (RedisError, OSError):

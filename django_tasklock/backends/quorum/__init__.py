@@ -32,14 +32,14 @@ __all__ = ["QuorumBackend"]
 
 
 class QuorumBackend(LockStore):
-    """Three or more independent Redis servers, of which a majority grants a lock, renews it, and says who has it.
+    """Locks on three or more independent Redis servers, of which a majority grants, renews and reports a lock.
 
-    It goes on while a minority is down, silent or cut off, and while no more than a minority has lost its data. It
-    cannot promise exclusion to a process that is paused for longer than its lease: the guarded row judges here, too.
+    It works while a minority is down, silent or cut off, and while at most a minority has lost its data. It cannot
+    promise exclusion to a process that is paused for longer than its lease: use the guarded row for that.
 
-    Permits and rate limits are on the first instance alone, as with ``RedisBackend``: a place among N, or a slot in a
-    window, is a count, on which instances that were asked in different orders would not agree in one trip. Where that
-    instance is down, limits are unavailable, and ``ON_UNAVAILABLE`` says what happens.
+    Permits and rate limits are on the first instance alone, as with ``RedisBackend``: they are counts, on which
+    instances that are asked in different orders would not agree in one round trip. While that instance is down, limits
+    are unavailable, and ``ON_UNAVAILABLE`` applies.
     """
 
     wakes = True
@@ -54,11 +54,11 @@ class QuorumBackend(LockStore):
         hold, lease = settings.default_spans
         longest = max(lease, hold if settings.TIMEOUT is not None else 0)
         self.verbs = Verbs(keys, len(self.instances), longest)
-        """What is asked, by whomever."""
+        """The requests of the verbs."""
         self.rounds = Rounds(self.instances, self.verbs.needed, self.verbs.too_late)
-        """Asks for threads."""
+        """Sends requests for threads."""
         self.arounds = AsyncRounds(self.instances, self.verbs.needed)
-        """Asks for coroutines."""
+        """Sends requests for coroutines."""
         self._lines = Lines(self.verbs)
         self._listing = Listing(self.verbs)
         self.metrics = QuorumMetrics(self)
@@ -67,7 +67,7 @@ class QuorumBackend(LockStore):
 
     @cached_property
     def first(self) -> RedisBackend:
-        """The first instance, which has the limits."""
+        """The first instance, which has the limits and permits."""
         return RedisBackend(replace(self._settings, LOCATION=self.instances[0].location))
 
     @property
@@ -100,7 +100,7 @@ class QuorumBackend(LockStore):
         return QuorumWaiter(self, request)
 
     def idle_ears(self) -> Ears | None:
-        """Return connections that listen, at hand."""
+        """Return idle subscriptions."""
         found = self._ears.take()
         if found is None:
             return None
@@ -108,7 +108,7 @@ class QuorumBackend(LockStore):
         return found[0]
 
     def keep_ears(self, ears: Ears) -> None:
-        """Put these connections back for the next waiter."""
+        """Keep these subscriptions for the next waiter."""
         self._ears.keep(ears)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:

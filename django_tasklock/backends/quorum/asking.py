@@ -1,5 +1,5 @@
-"""What a verb asks of all instances, and what they answered. A verb is a generator of questions, which threads and
-event loops send in their own ways.
+"""Requests to all instances and their answers. An operation is a generator of requests (``Question``), which threads
+and event loops send in their own ways.
 """
 
 from __future__ import annotations
@@ -15,32 +15,32 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """What one instance said. ``error``: why it did not. ``doubt``: an earlier sending may have been executed."""
+    """The answer of one instance. ``error``: why it has no reply. ``doubt``: an earlier attempt may have been executed."""
 
     reply: Any = None
     error: Exception | None = None
     sent: bool = False
-    """Whether it may have been executed, the answer lost or late."""
+    """Whether the request may have been executed although there is no reply: it is lost or late."""
     doubt: bool = False
 
 
 NOT_SENT = Answer(error=ConnectionError("not asked"))
-"""Of an instance that was left out."""
+"""The answer of an instance that was not asked."""
 Answers = Sequence[Answer]
 
 
 class Question(NamedTuple):
-    """One question to all instances, or ``only`` to some."""
+    """One request to all instances, or ``only`` to some."""
 
     script: Script
     tail: bytes
     enough: Callable[[Answers], bool] | None = None
-    """Whether what has been answered decides: the other answers are not waited for then."""
+    """Return whether the answers so far decide, so that the others need not be waited for."""
     again: bool = True
-    """Whether those who could not answer are asked again, if they are too many."""
+    """Whether instances that failed are asked again if fewer than a majority answered."""
     only: frozenset[int] | None = None
     patient: bool = False
-    """Whether the others are waited for when a majority has answered, as long as for that."""
+    """Whether the other instances are waited for as long as for the majority."""
 
 
 class Pause(NamedTuple):
@@ -50,16 +50,16 @@ class Pause(NamedTuple):
 
 
 Verb = Generator["Question | Pause", Answers, T]
-"""A verb: it yields what is to be asked, is sent the answers, and returns its result."""
+"""An operation: it yields requests, is sent their answers, and returns its result."""
 
 
 def replies(answers: Answers) -> list[Any]:
-    """Return what was said."""
+    """Return the replies of the instances that answered."""
     return [answer.reply for answer in answers if answer.error is None]
 
 
 def too_few(answers: Answers, needed: int) -> BackendUnavailable:
-    """Return what a caller is told if no majority has answered, or those that have do not agree."""
+    """Return the error for a request that no majority answered, or on which the answers do not agree."""
     said = sum(answer.error is None for answer in answers)
     errors = [answer.error for answer in answers if answer.error is not None and answer is not NOT_SENT]
     doubt = any(answer.sent or answer.error is None for answer in answers)

@@ -1,4 +1,4 @@
-"""What the answers of the instances amount to. Pure functions."""
+"""Evaluation of the answers of the instances. Pure functions."""
 
 from __future__ import annotations
 
@@ -13,35 +13,35 @@ from django_tasklock.types import Busy, Record, RenewalResult
 
 
 class Ballot(NamedTuple):
-    """How the instances voted on an acquisition, each by its number."""
+    """The votes of the instances on an acquisition, by the index of the instance."""
 
     granted: dict[int, int]
-    """The fence that each of those has recorded that granted it."""
+    """Instances that granted the lock, with the fence that each has recorded."""
     busy: dict[int, list[Any]]
-    """What those said that have somebody else's lock."""
+    """The replies of instances on which another holder has the lock."""
     behind: dict[int, int]
-    """Those that would have granted it with a greater fence: that it must exceed."""
+    """Instances that refused the fence, with the fence that the next proposal must exceed."""
     empty: frozenset[int]
-    """Those that have come back empty, and of which nobody has taken note."""
+    """Instances that came back empty and have not been admitted yet."""
     abstain: dict[int, int]
-    """Those that do not vote yet: for how many ms."""
+    """Instances that do not vote yet, with the milliseconds until they do."""
     silent: frozenset[int]
-    """Those of which nothing is known; some may have granted it."""
+    """Instances without an answer; some may have granted the lock."""
     needed: int
 
     @property
     def voters(self) -> int:
-        """How many took part."""
+        """The number of instances that voted."""
         return len(self.granted) + len(self.busy) + len(self.behind)
 
     @property
     def won(self) -> bool:
-        """Whether a majority granted it."""
+        """Whether a majority granted the lock."""
         return len(self.granted) >= self.needed
 
     @property
     def fence(self) -> int | None:
-        """The fence that a majority has recorded alike."""
+        """The fence that a majority has recorded; ``None`` if none has the same one."""
         if not self.granted:
             return None
         fence, times = Counter(self.granted.values()).most_common(1)[0]
@@ -49,18 +49,18 @@ class Ballot(NamedTuple):
 
     @property
     def holders(self) -> Counter[bytes]:
-        """The others that were granted it, by their tokens, and on how many instances; ``b""`` is nobody of ours."""
+        """The number of instances on which each other token holds the lock; ``b""``: another application's value."""
         return Counter(token_in(reply) for reply in self.busy.values())
 
     @property
     def lost(self) -> bool:
-        """Whether another one has a majority."""
+        """Whether another holder has a majority."""
         return any(times >= self.needed for times in self.holders.values())
 
     def first(self, token: str) -> bool:
-        """Tell whether ``token`` goes on while votes are split: its rivals, who see the same, give theirs back.
+        """Return whether ``token`` goes on while votes are split; its rivals see the same votes and give theirs back.
 
-        Any order does on which all agree; tokens are random.
+        Any order works if all contenders agree on it; tokens are random.
         """
         mine = token.encode()
         return bool(self.granted or self.behind) and all(mine < other for other in self.holders if other)
@@ -89,13 +89,13 @@ def ballot_of(answers: Answers, needed: int) -> Ballot:
 
 
 def token_in(reply: list[Any]) -> bytes:
-    """Return the token in what a busy instance said; ``b""`` in somebody else's value."""
+    """Return the token in the reply of a busy instance; ``b""`` if the value is another application's."""
     value: bytes = reply[1] or b""
     return value[10:].split(b'"', 1)[0] if value.startswith(b'{"token":"') else b""
 
 
 def busy_of(ballot: Ballot, keys: QuorumKeys, name: str) -> Busy:
-    """Return who has the lock, by most of the instances, and the time until a majority may be free."""
+    """Return the holder on most of the busy instances, and the longest time for which one of those keeps the lock."""
     if not ballot.busy:
         return Busy(None, 0)
     record = record_of(list(ballot.busy.values()), keys, name)
@@ -126,27 +126,27 @@ def most_of(records: Sequence[Record]) -> Record:
 
 
 def granted_alike(answers: Answers, needed: int) -> bool:
-    """Tell whether a majority has granted a lock with one fence, without counting further."""
+    """Return whether a majority has granted a lock with the same fence, without a whole ballot."""
     found: list[int] = [reply for reply, error, _, _ in answers if error is None and type(reply) is int]
     return len(found) >= needed and max(map(found.count, found)) >= needed
 
 
 def said(answers: Answers, code: object, needed: int) -> bool:
-    """Tell whether a majority has said it."""
+    """Return whether a majority has replied ``code``."""
     return sum(1 for answer in answers if answer.error is None and answer.reply == code) >= needed
 
 
 def verdict(yes: int, no: int, total: int, needed: int) -> bool | None:
-    """Return what a majority says; ``None`` if the silent ones might decide either way."""
+    """Return the decision of a majority; ``None`` if the instances without an answer could decide either way."""
     if yes >= needed:
         return True
     return False if no > total - needed else None
 
 
 def renewed(codes: Sequence[int | None], needed: int) -> RenewalResult | None:
-    """Return what became of one lease, by the codes of ``renew.lua`` on each instance (``None``: it is silent).
+    """Return the result for one lease from the codes of ``renew.lua`` on each instance (``None``: no answer).
 
-    ``None`` if that is not known: neither a majority has it, nor is one excluded.
+    ``None`` if it is unknown whether a majority has the lease.
     """
     yes = sum(1 for code in codes if code)
     found = verdict(yes, sum(1 for code in codes if code == 0), len(codes), needed)

@@ -1,16 +1,16 @@
-"""Giving a lock back to instances that have lost it, or were not there when it was taken.
+"""Restoring a lock on instances that have lost it, or were down when it was acquired.
 
-A hold that lasts for hours loses an instance each time that one is started again; without this it would be lost with
-the second of three. So what a renewal finds on a majority, and not on some instance that votes, is recorded there
-again: its value is read from those that have it, and written where there is none. That takes two more trips, where
-something is missing, and none where nothing is.
+A hold of several hours loses an instance with each restart of one; without this it would be lost with the second of
+three. So if a renewal finds a lock on a majority, but not on some instance that votes, the lock is restored there: its
+value is read from the instances that have it, and written where there is none. That takes two more round trips if
+something is missing, and none otherwise.
 
-Why that is safe: the instances that confirmed the holder keep the lock for the lease that they have just renewed, so
-nobody else can have a majority in it; what is written makes it harder for others, as any grant of that instance does,
-and never replaces what is there. An instance that came back empty takes no part before it votes, like in any grant.
-What comes late, after the lease or a release, is recorded on a minority of the instances, or the holder has let its
-local deadline pass and asks for no renewal any more: it makes others wait, until it ends with its lease, and nobody
-holds it.
+This is safe: the instances that confirmed the holder keep the lock for the lease that they have just renewed, so no
+other contender can have a majority during it. A restored value makes it harder for others, as any grant of that
+instance does, and never replaces a value. An instance that came back empty takes no part before it votes, as in any
+grant. A write that comes late, after the lease or a release, reaches a minority of the instances, or the holder has let
+its local deadline pass and asks for no renewal any more: then it makes others wait until it expires, and no one holds
+the lock.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import Renewal
 
 MOST = 100
-"""Locks that are given back in one renewal; the others are in the next."""
+"""The most locks that one renewal restores; the next one restores the others."""
 
 
 class Missing(NamedTuple):
@@ -37,7 +37,7 @@ class Missing(NamedTuple):
 
 
 def missing_of(batch: Sequence[Renewal], columns: Sequence[Sequence[int | None]], needed: int) -> list[Missing]:
-    """Return what a majority has and some instance has not, by the codes of ``renew.lua`` of each lock."""
+    """Return the locks that a majority has and some instance has not, from the codes of ``renew.lua`` of each lock."""
     found = []
     for item, codes in zip(batch, columns, strict=True):
         if 0 in codes:
@@ -49,8 +49,9 @@ def missing_of(batch: Sequence[Renewal], columns: Sequence[Sequence[int | None]]
 
 
 def give_back(keys: QuorumKeys, missing: Sequence[Missing]) -> Verb[bool]:
-    """Record them where they are missing; nobody minds if that fails. Whether an instance has come back empty, and
-    nobody has taken note.
+    """Restore the locks where they are missing; a failure is ignored, because the next renewal tries again.
+
+    Return whether an instance has come back empty and is not admitted yet.
     """
     layout = keys.layout
     there = frozenset[int]().union(*(one.there for one in missing))
@@ -72,7 +73,7 @@ def give_back(keys: QuorumKeys, missing: Sequence[Missing]) -> Verb[bool]:
 
 
 def value_of(token: str, index: int, answers: Answers) -> bytes | None:
-    """Return the value that most instances have of a lock, with one fence; ``None``: none has it, or its fence."""
+    """Return the value of a lock that most instances have, with the same fence; ``None``: no instance has it."""
     start = f'{{"token":"{token}"'.encode()
     values: list[bytes | None] = [answer.reply[index] for answer in answers if answer.error is None]
     ours = [value for value in values if value is not None and value.startswith(start) and vote_in(value) > 0]

@@ -1,7 +1,7 @@
-"""Tickets, lines and notes, on all instances: what Celery's messages are put in order by.
+"""Sequence numbers, lines and flags on all instances, which order Celery's messages.
 
-They lose nothing that the row or the sweep would not find again, so each is answered by whoever answers, a majority at
-least: a ticket is the greatest that one has drawn, proposed alike to all; a note is there if one has it.
+The row or the sweep finds again what they may lose, so a majority of the instances is enough: a sequence number is the
+greatest that one instance has drawn, proposed to all; a flag is set if one instance has it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ TICKET = load("quorum_ticket", 2, 3)
 
 
 class Lines:
-    """The verbs for the order of messages, and for notes to holders, on all instances."""
+    """The verbs for the order of messages, and for flags, on all instances."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
         self._keys: QuorumKeys = verbs.keys
 
     def ticket(self, name: str, member: str) -> Verb[int]:
-        """Draw one, the same on all that answer."""
+        """Draw a sequence number, the same on all instances that answer."""
         layout, proposals = self._keys.layout, self._verbs.proposals
         while True:
             sent, proposal = proposals.now(), proposals.next()
@@ -39,34 +39,34 @@ class Lines:
             proposals.learn(greatest, sent)
 
     def expects(self, name: str, ticket: int, forget: bool) -> Verb[int]:
-        """Return how many have a lower one, by the longest line."""
+        """Return how many messages have a lower number, in the longest line."""
         tail = self._keys.layout.line(name) + bulk("") + bulk(ticket) + bulk("forget" if forget else "")
         return max(map(int, (yield from self._all(LINE, tail))))
 
     def arrived(self, name: str, member: str) -> Verb[bool]:
-        """Leave the line; whether others are in it anywhere."""
+        """Leave the line. Return whether other messages are in it on any instance."""
         tail = self._keys.layout.line(name) + bulk(member) + bulk("+inf") + bulk("")
         return any((yield from self._all(LINE, tail)))
 
     def newest(self, name: str, ticket: int) -> Verb[bool]:
-        """Tell whether nobody has seen a greater one."""
+        """Tell whether no instance has seen a greater number."""
         return all((yield from self._all(NEWEST, self._keys.layout.newest(name) + bulk(ticket) + bulk(SHOWN))))
 
     def flag(self, name: str) -> Verb[bool]:
-        """Leave a note everywhere; whether a majority says that somebody holds the lock."""
+        """Set a flag on all instances. Return whether a majority reports that the lock is held."""
         layout = self._keys.layout
         said = yield from self._all(FLAG, layout.flag(name) + layout.lock(name) + bulk(KEPT))
         return sum(map(bool, said)) >= self._verbs.needed
 
     def flagged(self, name: str) -> Verb[bool]:
-        """Take the note away everywhere; whether one had it."""
+        """Clear the flag on all instances. Return whether one had it."""
         layout = self._keys.layout
         return any((yield from self._all(FLAG, layout.flag(name) + layout.lock(name) + bulk(0))))
 
     def release_noted(
         self, name: str, token: str, notes: tuple[str, ...]
     ) -> Verb[tuple[Released, frozenset[str] | None]]:
-        """Give the lock back and take notes away; those that one had."""
+        """Release the lock and clear flags. Return those that one instance had."""
         layout = self._keys.layout
         keys = layout.keys(name) + b"".join(map(layout.flag, notes))
         answers = yield Question(RELEASE_NOTED[RELEASE, len(notes)], keys + bulk(token))
@@ -74,7 +74,7 @@ class Lines:
         if not released:
             return released, None
         if any(answer.doubt or answer.error is not None for answer in answers):
-            return released, frozenset(notes)  # looking never harms
+            return released, frozenset(notes)  # assume that all were set
         return released, frozenset[str]().union(*(noted_in(answer.reply, notes) or () for answer in answers))
 
     def _all(self, script: Any, tail: bytes) -> Verb[list[Any]]:

@@ -1,8 +1,8 @@
-"""Listing, counting and sweeping over the union of what the instances have.
+"""Listing, counting and sweeping the union of the locks of all instances.
 
-A page of the union is merged from the beginning of each list, as far as the page reaches: the answers are read in
-parts, and what a page far behind costs grows with its offset. A lock that a minority has is listed too: it is being
-taken, was given back while an instance was silent, or has lost its majority; a majority cannot be found for it.
+A page of the union is merged from the beginning of each list up to the end of the page, so its cost grows with its
+offset; the answers are read in parts. A lock of a minority is listed, too: it is being acquired, was released while an
+instance did not answer, or has lost its majority. No one holds it.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from django_tasklock.conf import expiring
 from django_tasklock.types import Record
 
 PART = ORDERED
-"""Locks that one script returns: Redis serves nobody else meanwhile."""
+"""The most locks that one script returns: Redis serves no other client meanwhile."""
 
 MARGIN = 200
-"""Locks read beyond a page: the instances have them in the same order but for those of the same moment."""
+"""The locks read beyond a page: the order of the instances may differ for locks of the same moment."""
 
 
 class Found(NamedTuple):
-    """A lock as one instance lists it. ``ends``: when it is over there, ms."""
+    """A lock in the list of one instance. ``ends``: when it expires there, in milliseconds."""
 
     ends: float
     record: Record
 
 
 class Listing:
-    """What operators ask."""
+    """The verbs for operators."""
 
     def __init__(self, verbs: Verbs) -> None:
         self._verbs = verbs
@@ -89,7 +89,7 @@ class Listing:
         for part in parts:
             for one in {one.record.name: one for one in part}.values():
                 found.setdefault(one.record.name, []).append(one)
-        if query.which == "orphaned":  # what a minority has had was nobody's lock, and may be somebody's on the others
+        if query.which == "orphaned":  # a lapsed lock of a minority had no holder, and may have one on the others
             found = {name: those for name, those in found.items() if len(those) >= self._verbs.needed}
         merged = [
             Found(max(one.ends for one in those), most_of([one.record for one in those])) for those in found.values()
@@ -98,29 +98,29 @@ class Listing:
         return [one.record for one in merged]
 
     def counts(self) -> Verb[Counts]:
-        """Return how many there are, by the instance that has most of each kind."""
+        """Return the counts, each from the instance that has the most."""
         said = self._verbs.said((yield Question(COUNTS, self._layout.index + bulk(expiring()))))
         return Counts(*map(max, zip(*said, strict=True)))
 
     def prune(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> Verb[Pruned]:
-        """Forget what lapsed, on each for itself; as many as a majority of them forgot at least."""
+        """Remove lapsed locks on each instance. Return the number that a majority has removed at least."""
         before = "" if lapsed_before is None else lapsed_before
         arguments = bulk(limit) + bulk(before) + bulk(self._layout.prefix + prefix) + bulk(offset)
         said = self._verbs.said((yield Question(PRUNE, self._layout.index + arguments)))
         return Pruned(*(sorted(column)[-self._verbs.needed] for column in zip(*said, strict=True)))
 
     def ask_release(self, name: str, token: str) -> Verb[bool]:
-        """Note on each that its holder is asked to give it back."""
+        """Record on each instance that the release is requested."""
         said = self._verbs.said((yield Question(ASK_RELEASE, self._layout.lock(name) + bulk(token))))
         return sum(map(bool, said)) >= self._verbs.needed
 
     def bound(self, name: str, token: str, ttl: int) -> Verb[bool]:
-        """Give a lock without expiry one, wherever it has none."""
+        """Set an expiry on each instance where the lock has none."""
         tail = self._layout.lock(name) + self._layout.index + bulk(token) + bulk(ttl)
         return any(self._verbs.said((yield Question(BOUND, tail))))
 
     def remove(self, name: str, token: str | None) -> Verb[Record | None]:
-        """Take the lock away wherever it is; what was removed."""
+        """Remove the lock from all instances. Return what was removed."""
         tail = self._layout.keys(name) + bulk(token or "") + bulk("any" if token is None else "")
         answers = yield Question(REMOVE, tail, again=False)
         said = replies(answers)
@@ -130,9 +130,9 @@ class Listing:
 
 
 def _rows(reply: list[Any]) -> Iterator[tuple[int, int, bytes, bytes | None]]:
-    """Return ms left, how many wait, key and value of each lock that ``page.lua`` has found."""
+    """Return the remaining ms, the number of waiters, key and value of each lock that ``page.lua`` has found."""
     now, _, _, lefts, waits, keys, values = reply
-    if keys and not lefts:  # a long list, as the index has it
+    if keys and not lefts:  # a long list, from the index alone
         for flat, part in zip(keys, values, strict=True):
             for key, score, value in zip(flat[::2], flat[1::2], part, strict=True):
                 yield int(score) - now, 0, key, value

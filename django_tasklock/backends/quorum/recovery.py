@@ -1,17 +1,17 @@
-"""Instances that came back empty, or were started again with what was on their disk: when they vote again.
+"""When instances vote again that came back empty, or restarted with older data from their disk.
 
-Such an instance may have forgotten a lock that it had granted: with it, a second majority could be found for it. So
-it abstains until every lease has ended that was running when it was seen to be empty. How long that is the others
-say, if a majority of them can: a lock that the instance has forgotten had a majority, so one of those has it still.
-They also say how far the fences were, which is its floor. If too few of them vote, nobody can say, and it abstains
-for as long as the settings let a lock live.
+Such an instance may have forgotten a lock that it had granted, so that a second majority could be found for the lock.
+So it abstains until every lease has ended that was running when it was found empty. The other instances tell how long
+that is, if a majority of them can: a forgotten lock had a majority, so one of them still has it. They also tell the
+greatest fence, from which it continues. If too few of them vote, the time is unknown, and the instance abstains for the
+longest time that the settings let a lock live.
 
-Where all instances answer and all are empty, nothing was ever granted, as far as anybody can know: they vote at once.
-That is how a new project starts, and what a loss of all data at once comes to, as with a single Redis. So where no
-majority votes, one that is silent is given more time than elsewhere before the others begin to abstain.
+If all instances answer and all are empty, no lock was ever granted, as far as can be known, and they vote at once. That
+is so in a new project, and after a loss of all data at once, as with a single Redis. So if no majority votes, an
+instance without an answer is given more time than elsewhere before the others begin to abstain.
 
-An instance that runs but cannot be reached, or was stopped for a while, has forgotten nothing. After each connection is
-made it is asked whether its server was started again since.
+An instance that runs but cannot be reached, or was stopped for a while, has forgotten nothing. Each new connection
+checks whether the server has restarted.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from django_tasklock.backends.quorum.scripts import ADMIT, STATE, QuorumKeys, pa
 from django_tasklock.backends.redis.script import bulk
 
 ATTEMPTS = 4
-"""How often an instance that is silent is asked, or told, what may else cost the whole wait."""
+"""How often a request to an instance without an answer is repeated, where giving up would cost the whole wait."""
 
 
 class Recovery:
-    """Admits empty instances. ``longest``: ms that a lock lives at the most where nobody can say."""
+    """Admits empty instances. ``longest``: the milliseconds that a lock can live, where the others cannot tell."""
 
     def __init__(self, keys: QuorumKeys, number: int, needed: int, longest: int) -> None:
         self._keys = keys
@@ -36,11 +36,11 @@ class Recovery:
         self._longest = padded(longest)
 
     def admit(self) -> Verb[bool]:
-        """Look at all of them, and admit those that are empty; whether one votes at once."""
+        """Check all instances, and admit those that are empty. Return whether one votes at once."""
         states = yield from self._states()
         empty = {index: state[0] for index, state in states.items() if is_empty(state)}
         if not empty:
-            return True  # somebody else was faster
+            return True  # another thread has done so
         voting = [state for index, state in states.items() if index not in empty]
         floor = max((int(state[2]) for state in states.values()), default=0)
         if len(empty) == self._number:
@@ -51,7 +51,7 @@ class Recovery:
             wait = max([self._longest, *(int(state[1]) for state in voting)])
         tail = self._keys.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
         those = set(empty)
-        for _ in range(ATTEMPTS):  # one that was not told while others vote already would have to abstain
+        for _ in range(ATTEMPTS):  # an instance that is not admitted while others vote already would have to abstain
             answers = yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(those))
             those -= {index for index in those if answers[index].error is None}
             if not those:
@@ -59,8 +59,10 @@ class Recovery:
         return wait == 0
 
     def _states(self) -> Verb[dict[int, Any]]:
-        """Return what each says of itself that answers. Where no majority votes those that are silent are asked again,
-        also one that is left alone because it failed: it may be back, and knows how long the others have to abstain.
+        """Return the state of each instance that answers.
+
+        If no majority votes, the others are asked again, including one that is backing off after a failure: it may be
+        back, and knows how long the others have to abstain.
         """
         states: dict[int, Any] = {}
         only = None
@@ -75,5 +77,5 @@ class Recovery:
 
 
 def is_empty(state: Any) -> bool:
-    """Return whether an instance says that it came back empty, or has never voted."""
+    """Return whether an instance reports that it came back empty, or has never voted."""
     return bool(state[0].startswith(b"E"))

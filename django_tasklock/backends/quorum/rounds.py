@@ -1,7 +1,7 @@
-"""Asking all instances at once, from a thread: each is sent the question, then their answers are read as they come.
+"""Requests to all instances at once, from a thread: each is sent the request, then the answers are read as they arrive.
 
-Nobody waits for an instance whose answer decides nothing any more. That answer is read, and dropped, when the
-connection is used next; what is sent there meanwhile the server executes in the order in which it was sent.
+An instance whose answer cannot change the result is not waited for. Its answer is read and dropped when the connection
+is used next; the server executes all that is sent meanwhile in order.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from django_tasklock.exceptions import TaskLockError
 LIMIT = 0.9
 """Seconds in which a majority must have answered."""
 GRACE = 0.02
-"""Seconds for which the others are waited for then, if that does not decide."""
-MOST_OWED = 64  # answers that one instance may be behind with on one connection
+"""Seconds for which the others are waited for then, if the majority does not decide."""
+MOST_OWED = 64  # the most unread answers of one instance on one connection
 
 
 class InstanceConnection:
-    """A connection to one instance, with answers on their way."""
+    """A connection to one instance, with unread answers."""
 
     def __init__(self, instance: Instance, selector: selectors.BaseSelector) -> None:
         self.instance = instance
@@ -48,9 +48,9 @@ class InstanceConnection:
         return self._link is not None
 
     def send(self, script: Script, tail: bytes) -> int:
-        """Send a script; return the number of its answer. Raises redis-py's errors.
+        """Send a script, and return the number of its answer. Raises redis-py's errors.
 
-        By its body where the server may not know it: an answer that says so could come too late.
+        The body is sent if the server may not know the script, because an answer that says so could come too late.
         """
         now = monotonic()
         if self._owed and (now - self._since > LIMIT or len(self._owed) > MOST_OWED):
@@ -67,14 +67,14 @@ class InstanceConnection:
         return self._sent
 
     def answers(self) -> list[tuple[int, Any]]:
-        """Return what has arrived, each with its number."""
+        """Return the answers that have arrived, each with its number."""
         assert self._link is not None
         found = [(self._owed.popleft(), reply) for reply in self._link.arrived()]
         self._since = monotonic()
         return found
 
     def fail(self, error: Exception) -> None:
-        """Give the connection up: its instance did not answer."""
+        """Close the connection, because its instance did not answer."""
         self.close()
         self.instance.failed(error)
 
@@ -82,7 +82,7 @@ class InstanceConnection:
         """Close the connection."""
         link, self._link = self._link, None
         self._owed.clear()
-        self.instance.known.clear()  # the server may be another one when it is there again
+        self.instance.known.clear()  # another server may answer at this address next
         if link is not None:
             self._selector.unregister(link.socket)
             throw_away(link.connection)
@@ -98,17 +98,17 @@ class Bundle:
         self._needed = needed
 
     def settle(self) -> None:
-        """Read what was owed, and forget connections that were closed meanwhile."""
+        """Read the unread answers, and forget connections that were closed meanwhile."""
         for key, _ in self._selector.select(0):
             connection: InstanceConnection = key.data
             try:
                 for _number, reply in connection.answers():
                     self._too_late(reply)
-            except (RedisError, OSError, IndexError):  # the last: what nobody has asked for
-                connection.close()  # the next sending will tell whether the instance is down
+            except (RedisError, OSError, IndexError):  # IndexError: an answer without a request
+                connection.close()  # the next request will tell whether the instance is down
 
     def exchange(self, ask: Question) -> list[Answer]:
-        """Question all of them, and again who failed, if they are too many."""
+        """Send a request to all instances, and again to those that failed, if too few have answered."""
         found = self._exchange(ask, [NOT_SENT] * len(self._connections))
         few = sum(one.error is None for one in found) < self._needed
         if few and ask.again and ask.only is None and any(one.error and not was_answered(one.error) for one in found):
@@ -157,7 +157,7 @@ class Bundle:
             except redis.ConnectionError:
                 if not connection.connected:
                     raise
-                connection.close()  # a server that was started again has closed it
+                connection.close()  # a server that restarted has closed it
                 waiting[connection] = connection.send(ask.script, ask.tail)
             found[index] = Answer(error=NOT_SENT.error, sent=True, doubt=doubt)
         except (RedisError, OSError) as error:
@@ -201,7 +201,7 @@ class Bundle:
 
 
 class Rounds:
-    """Runs verbs for the threads of this process."""
+    """Runs operations for the threads of this process."""
 
     def __init__(self, instances: Sequence[Instance], needed: int, too_late: Callable[[object], None]) -> None:
         self._too_late = too_late
@@ -210,7 +210,7 @@ class Rounds:
         self._idle: Idle[Bundle] = Idle(Bundle.close)
 
     def run(self, verb: Verb[T]) -> T:
-        """Run a verb to its end."""
+        """Run an operation, and return its result."""
         bundle = self._taken()
         try:
             ask = next(verb)
@@ -227,7 +227,7 @@ class Rounds:
         except TaskLockError:
             self._idle.keep(bundle)
             raise
-        except BaseException:  # interrupted, maybe in the middle of a word
+        except BaseException:  # interrupted, perhaps in the middle of a packet
             bundle.close()
             raise
 
@@ -241,5 +241,5 @@ class Rounds:
         return bundle
 
     def close(self) -> None:
-        """Close every connection that nobody uses."""
+        """Close all idle connections."""
         self._idle.clear()

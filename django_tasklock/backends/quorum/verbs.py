@@ -1,9 +1,10 @@
-"""The verbs of a holder, by majority: after the Redlock algorithm of Salvatore Sanfilippo (redis.io, "Distributed
+"""Acquire, release and renew by majority, after the Redlock algorithm of Salvatore Sanfilippo (redis.io, "Distributed
 Locks with Redis").
 
-What differs: the instances keep a lock longer than the lease that was asked for, by what their clocks may be too fast
-(a hundredth, and 2 ms), so that the holder need not count that; split votes are settled by an order of the contenders
-and not by chance; fences (``proposals``); an instance that came back empty knows that it did (``recovery``).
+It differs from Redlock in these points: the instances keep a lock longer than the requested lease, by the greatest
+error of their clocks (a hundredth, and 2 ms), so that the holder need not subtract it; split votes are settled by an
+order of the contenders and not by chance; there are fences (``proposals``); an instance that came back empty knows that
+it did (``recovery``).
 """
 
 from __future__ import annotations
@@ -39,16 +40,16 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult, monotonic
 
 TRIES = 8
-"""Rounds of one acquisition while votes are split, or fences refused."""
-APART = 0.002  # seconds between two of them at first, at random, each time half as much again
+"""The most rounds of one acquisition, while votes are split or fences refused."""
+APART = 0.002  # seconds between the first two rounds, at random; each time half as much again
 LONGEST_APART = 0.03
 
 Packing = Callable[[int, bool], tuple[Script, bytes]]
-"""What to send for a proposal; True: also if the token has the lock already."""
+"""Returns the arguments for a proposal. True: also for a token that has the lock already."""
 
 
 class Verbs:
-    """The verbs as questions and what comes of the answers: who sends them is none of their concern."""
+    """The verbs as generators of requests, which evaluate the answers. Threads and event loops send them."""
 
     def __init__(self, keys: QuorumKeys, number: int, longest: int) -> None:
         self.keys = keys
@@ -59,11 +60,11 @@ class Verbs:
         self._met_empty = False
 
     def too_late(self, reply: object) -> None:
-        """Note what an instance said whose answer was not waited for."""
+        """Record the answer of an instance that was not waited for."""
         self._met_empty |= reply == b"empty"
 
     def acquire(self, request: AcquireRequest) -> Verb[Grant | Busy]:
-        """Take the lock where a majority grants it in time; else give back what was granted, and what may have been."""
+        """Acquire the lock if a majority grants it in time; otherwise release what was, or may have been, granted."""
         script = FOLLOW if request.supersedes else ACQUIRE
 
         def packed(proposal: int, again: bool) -> tuple[Script, bytes]:
@@ -78,18 +79,18 @@ class Verbs:
         return self.busy(request, ballot, answers)
 
     def giving_back(self, request: AcquireRequest, those: frozenset[int]) -> Question:
-        """Return what gives back what these instances have granted, or may have."""
+        """Return the request that releases what these instances have granted, or may have granted."""
         tail = self.keys.layout.keys(request.name) + bulk(request.token)
         return Question(RELEASE, tail, enough=lambda answers: True, again=False, only=those)
 
     def busy(self, request: AcquireRequest, ballot: Ballot, answers: Answers) -> Busy:
-        """Return who has it. Raises ``BackendUnavailable`` if no majority can say."""
+        """Return the busy answer with the holder. Raises ``BackendUnavailable`` if no majority can tell."""
         if ballot.voters < self.needed:
             raise self.without_voters(ballot, answers)
         return busy_of(ballot, self.keys, request.name)
 
     def without_voters(self, ballot: Ballot, answers: Answers) -> BackendUnavailable:
-        """Return what a caller is told if no majority votes."""
+        """Return the error for a caller if no majority votes."""
         if ballot.voters + len(ballot.abstain) + len(ballot.empty) < self.needed:
             return too_few(answers, self.needed)
         left = max(ballot.abstain.values(), default=0) / 1000
@@ -102,9 +103,9 @@ class Verbs:
     def vote(
         self, request: AcquireRequest, packed: Packing, keeps: bool = False
     ) -> Verb[tuple[int | None, Ballot, Answers]]:
-        """Question for votes until there is a majority, of ours or of somebody else's; its fence if it is ours.
+        """Ask for votes until this or another contender has a majority. Return the fence if it is this one.
 
-        ``keeps``: whoever waits goes on after it has given way to others.
+        ``keeps``: a waiter stays in the queue after it has given way to others.
         """
         again = False
         answers: Answers = []
@@ -121,7 +122,7 @@ class Verbs:
                 continue
             if ballot.won:
                 fence = ballot.fence
-                if fence is None:  # of a hold that some of them had already: all are to record the same one
+                if fence is None:  # some instances had the hold already: all are to record the same fence
                     again = True
                     self.proposals.learn(max(ballot.granted.values()), sent)
                     continue
@@ -148,13 +149,13 @@ class Verbs:
         return granted_alike(answers, self.needed)
 
     def release(self, name: str, token: str) -> Verb[Released]:
-        """Give the lock back everywhere."""
+        """Release the lock on all instances."""
         tail = self.keys.layout.keys(name) + bulk(token)
         answers = yield Question(RELEASE, tail, enough=lambda answers: said(answers, 1, self.needed))
         return self.released(answers)
 
     def released(self, answers: Answers) -> Released:
-        """Return what a release comes to."""
+        """Return the outcome of a release."""
         codes = released_codes(answers)
         if sum(code is not None for code in codes) < self.needed:
             raise too_few(answers, self.needed)
@@ -164,14 +165,14 @@ class Verbs:
         return Released.NOT_YOURS if codes.count(-1) >= self.needed else Released.GONE
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> Verb[bool]:
-        """Let the holder keep the lock."""
+        """Extend the lock on all instances."""
         layout = self.keys.layout
         tail = layout.lock(name) + layout.index + bulk(token) + bulk(padded(ttl)) + bulk(hold)
         answers = yield Question(EXTEND, tail, enough=lambda answers: said(answers, 1, self.needed))
         return self.decided(answers)
 
     def decided(self, answers: Answers) -> bool:
-        """Return what a majority says, of yes (1) and no (0). Raises ``BackendUnavailable`` if that is not known."""
+        """Return the answer of a majority, yes (1) or no (0). Raises ``BackendUnavailable`` if there is none."""
         codes = codes_of(answers)
         found = verdict(sum(1 for code in codes if code), codes.count(0), self.number, self.needed)
         if found is None:
@@ -179,9 +180,9 @@ class Verbs:
         return found
 
     def renew(self, batch: Sequence[Renewal]) -> Verb[list[RenewalResult]]:
-        """Renew leases, and record them where they are missing (``giving_back``).
+        """Renew leases, and restore them on instances where they are missing (``giving_back``).
 
-        Raises ``BackendUnavailable`` if of one it is not known whether a majority has it.
+        Raises ``BackendUnavailable`` if it is not known for a lease whether a majority has it.
         """
         if not batch:
             return []
@@ -204,13 +205,13 @@ class Verbs:
         return known
 
     def get(self, name: str) -> Verb[Record | None]:
-        """Return who has it on a majority, or may have it there."""
+        """Return the record of the holder that has, or may have, a majority."""
         tail = self.keys.layout.lock(name) + bulk(self.keys.layout.queue + name)
         answers = yield Question(GET, tail)
         return self.found(name, answers)
 
     def found(self, name: str, answers: Answers) -> Record | None:
-        """Return who has a lock, by what each instance has of it."""
+        """Return the record of a lock from those of the instances."""
         said = replies(answers)
         if len(said) < self.needed:
             raise too_few(answers, self.needed)
@@ -222,13 +223,13 @@ class Verbs:
         return record_of(there, self.keys, name)
 
     def waiters(self, name: str, limit: int) -> Verb[Queued]:
-        """Return who waits: the queue of the instance where it is longest."""
+        """Return the waiters: the longest queue of all instances."""
         answers = yield Question(WAITERS, self.keys.layout.waiting(name) + bulk(limit))
         said = self.said(answers)
         return max((waiters_in(reply) for reply in said), key=lambda queued: queued.total)
 
     def said(self, answers: Answers) -> list[Any]:
-        """Return what a majority or more of them said. Raises ``BackendUnavailable`` if too few said anything."""
+        """Return the replies of a majority or more. Raises ``BackendUnavailable`` if too few have answered."""
         found = replies(answers)
         if len(found) < self.needed:
             raise too_few(answers, self.needed)

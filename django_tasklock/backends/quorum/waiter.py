@@ -1,13 +1,13 @@
-"""Waiting for a majority: a place in the queue of each instance, at the same rank, and an ear at each.
+"""Waiting for a majority: a place in the queue of each instance, at the same rank, and a subscription at each.
 
-A release hands the lock on in each instance for itself, to the longest waiter there, for as long as a short claim. The
-ranks are proposed by the waiters, alike to all instances, so that nearly always it is the same one on all of them; it
-hears of it, and asks for a common fence: that, not the push, is what grants it the lock. Where different ones were
-first, because one came as the release did, the contenders settle it as those do who do not wait (``Ballot.first``).
+A release passes the lock on in each instance separately, to the first waiter there, for a short claim. The waiters
+propose the same rank to all instances, so that the first waiter is nearly always the same on all of them. It is
+notified and asks for a common fence: that request grants it the lock, not the notification. If the first waiters
+differ, because one arrived during the release, they settle it like contenders that do not wait (``Ballot.first``).
 
-What is promised: whoever waits is woken by a release, no later than by the first majority that has executed it, and
-looks once a second besides, as it does where the holder died. Order of arrival, unless two came, or were late,
-within about a round trip.
+It promises that a waiter is woken by a release, at the latest when a majority has executed it; it also polls once a
+second, in case the holder has died. Waiters are served in order of arrival, unless two arrived within about a round
+trip.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis.shared import Ear
 
 SETTLE = 0.003
-"""Seconds for which a waiter that was told by one instance listens to the others, which are told in the same moment."""
+"""Seconds for which a waiter that one instance has notified waits for the others to do so, too."""
 
 
 class Place:
-    """A place in the queues of one lock: what is asked from there."""
+    """A place in the queues of one lock, and the requests of its waiter."""
 
     def __init__(self, backend: QuorumBackend, request: AcquireRequest, channel: str) -> None:
         self._verbs = backend.verbs
@@ -49,10 +49,10 @@ class Place:
         self.rank = self._verbs.proposals.next()
         self.queued = False
         self.silent = False
-        """There was no answer to the last question."""
+        """Whether the last request has no answer."""
 
     def join(self, listens: bool) -> Verb[Grant | Busy]:
-        """Take the lock if it is this one's turn; else have a place in the queues."""
+        """Acquire the lock if it is this waiter's turn; otherwise join the queues."""
         self.queued, self.silent = True, False
         ballot: Ballot | None = None
         try:
@@ -72,7 +72,7 @@ class Place:
         return JOIN, joining(self.request, proposal, again, self.channel, self.rank, listens)
 
     def leave(self) -> Verb[None]:
-        """Give up the place everywhere, and what was handed over."""
+        """Leave all queues, and release what was passed on."""
         keys = self._verbs.keys
         entry = keys.entry(self.request, self.channel)
         tail = keys.layout.keys(self.request.name) + bulk(self.request.token) + entry
@@ -82,7 +82,7 @@ class Place:
 
 
 class Ears:
-    """Connections that listen on one channel, to all instances that can be listened to."""
+    """Subscriptions to one channel, on all instances that allow it."""
 
     def __init__(self, backend: QuorumBackend) -> None:
         self.channel = backend.verbs.keys.layout.new_channel()
@@ -92,7 +92,7 @@ class Ears:
         self._told = False
 
     def open(self, noun: str, name: str) -> None:
-        """Listen where nobody listens yet. Raises ``NoPermissionError`` where this user may not."""
+        """Subscribe on the instances without a subscription. Raises ``NoPermissionError`` if the user may not."""
         for index, instance in enumerate(self._instances):
             if index in self._open or instance.rests:
                 continue
@@ -112,12 +112,12 @@ class Ears:
         return len(self._open)
 
     def drain(self) -> None:
-        """Forget what was said to whoever listened before."""
+        """Discard messages for an earlier waiter."""
         while self._hear(0, ""):
             pass
 
     def hear(self, seconds: float, token: str, needed: int) -> bool:
-        """Wait for ``seconds`` until an instance says that ``token`` has the lock, and a moment for the others."""
+        """Wait up to ``seconds`` until an instance notifies ``token``, and a moment longer for the others."""
         ends = time.monotonic() + seconds
         heard: set[int] = set()
         while len(heard) < min(needed, len(self._open)):
@@ -152,14 +152,14 @@ class Ears:
         throw_away(subscriber.connection)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Unsubscribe."""
         for index in list(self._open):
             self._forget(index)
         self._selector.close()
 
 
 class QuorumWaiter(Waiter):
-    """One place in the queues of one lock."""
+    """A waiter for one lock, in a thread."""
 
     backend: QuorumBackend
 
@@ -202,7 +202,7 @@ class QuorumWaiter(Waiter):
             try:
                 answer = self.acquire()
             except BackendUnavailable:
-                return None  # the next look will tell
+                return None  # the next request will tell
             if isinstance(answer, Grant):
                 return answer
         return None
@@ -240,7 +240,7 @@ class QuorumWaiter(Waiter):
 
 
 class AsyncPlace:
-    """The same for a coroutine, on the connections of its event loop."""
+    """A waiter for one lock, in a coroutine, on the connections of its event loop."""
 
     def __init__(self, backend: QuorumBackend, request: AcquireRequest) -> None:
         self._backend = backend
@@ -249,7 +249,7 @@ class AsyncPlace:
         self._deaf = False
 
     async def acquire(self) -> Grant | Busy:
-        """Try; join the queues if the lock is busy."""
+        """Try to acquire the lock; join the queues if it is busy."""
         request = self.place.request
         if self._deaf:
             return await self._backend.aacquire(request)
@@ -279,7 +279,7 @@ class AsyncPlace:
         self._ears[index] = await self._backend.instances[index].aio.subscribe(self.place.channel)
 
     async def wait(self, seconds: float) -> Grant | None:
-        """Sleep until the lock is handed over, ``seconds`` at the most."""
+        """Sleep until the lock is passed on, ``seconds`` at most."""
         if not self._ears:
             await asyncio.sleep(Waiter.pause(seconds))
             return None
@@ -318,7 +318,7 @@ class AsyncPlace:
         return heard > 0
 
     async def leave(self) -> None:
-        """Give up the place, and listen no more."""
+        """Leave the queues, and unsubscribe."""
         ears, self._ears = self._ears, {}
         try:
             if self.place.queued and not self.place.silent:
