@@ -221,7 +221,7 @@ class TestFences:
                 trips.append(sum(map(anything, proxies[0].requests[before:])))
                 one.release(NAME, mine.token)
         behind.close()
-        assert sorted(trips[2:])[-3] <= 2, "but for what is sent again where the machine stalls"
+        assert sorted(trips[2:])[5] <= 2, "but for what is sent again where the machine stalls"
 
 
 class TestEmptyInstances:
