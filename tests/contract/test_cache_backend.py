@@ -380,7 +380,7 @@ class TestDatabaseCacheDown:
 
     def test_the_heartbeat_keeps_no_connection(self, table):
         """It may be idle for hours, until the server has dropped it."""
-        lock, heard = TaskLock("video:1", lease=4), []  # a stall of a second does not end it
+        lock, heard = TaskLock("video:1", lease=4), []  # the table has whole seconds
         renew, close_idle = CacheBackend.renew, CacheBackend.close_idle
 
         def renewed(self, batch):

@@ -181,7 +181,7 @@ def test_asking_a_holder() -> None:
     with TaskLock("mine") as lock:
         assert "to give 'mine' back" in run("--ask=mine")
         assert "asked to give it back" in run()
-        lock.lease.looked = 0.0
+        lock.lease.checked_at = 0.0
         with pytest.raises(Exception, match="asked to give it back"):
             lock.ensure_held()
     with pytest.raises(CommandError, match="nobody holds"):
