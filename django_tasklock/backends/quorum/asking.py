@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class Answer(NamedTuple):
-    """The answer of one instance. ``error``: why it has no reply. ``doubt``: an earlier attempt may have been executed."""
+    """The answer of one instance. ``error``: why it has none. ``doubt``: an earlier attempt may have been executed."""
 
     reply: Any = None
     error: Exception | None = None
