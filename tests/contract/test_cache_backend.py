@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from datetime import timedelta
 from urllib.parse import urlsplit
 
 import pytest
@@ -14,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
 from django.db import connection
 from django.test import override_settings
+from django.utils.timezone import now as tz_now
 from redis import Redis
 
 from django_tasklock import TaskLock, task_lock
@@ -377,6 +379,14 @@ class TestDatabaseCacheDown:
         with database_hangs_up(), pytest.raises(BackendUnavailable):
             table.acquire(an_ask("video:1"))
         granted(table.acquire(an_ask("video:1")))
+
+    def test_an_entry_outlives_the_lease(self, table, monkeypatch):
+        """Django cuts off the fraction of a second at which an entry ends, not of its length."""
+        before = tz_now()
+        granted(table.acquire(an_ask("video:1", ttl=1000)))
+        monkeypatch.setattr("django.core.cache.backends.db.tz_now", lambda: before + timedelta(milliseconds=999))
+        assert isinstance(table.acquire(an_ask("video:1")), Busy)
+        assert table.get("video:1") is not None
 
     def test_the_heartbeat_keeps_no_connection(self, table):
         """It may be idle for hours, until the server has dropped it."""

@@ -70,9 +70,10 @@ class PrivateCache:
         """Return the timeout with which an entry stays for at least ``ttl`` milliseconds.
 
         Whole seconds, because several caches truncate fractions. One more for Memcached, which counts the ticks of a
-        clock and lets entries expire up to a second early.
+        clock, and for a database, in which Django truncates the time of expiry: both let entries expire up to a second
+        early.
         """
-        return math.ceil(ttl / 1000) + isinstance(self.cache, BaseMemcachedCache)
+        return math.ceil(ttl / 1000) + isinstance(self.cache, BaseMemcachedCache | DatabaseCache)
 
     def close(self) -> None:
         """Close this thread's connection."""
