@@ -30,10 +30,10 @@ NOTED = 1.0
 class WaitStore(Protocol):
     """The store of a lock, as far as it records what a holder waits for."""
 
-    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Record for ``ms`` milliseconds that the holder with ``token`` waits for ``what``."""
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Do the same, for coroutines."""
 
 
@@ -133,7 +133,7 @@ def sleep(seconds: float, what: str = "") -> None:
     if what and seconds >= NOTED:
         for lease in _enclosing_locks():
             with _unless_unavailable(lease, what):
-                lease.backend.note_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
+                lease.backend.record_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
     woken = threading.Event()
     with _listening(woken.set) as leases:
         if not leases:
@@ -150,7 +150,7 @@ async def asleep(seconds: float, what: str = "") -> None:
     if what and seconds >= NOTED:
         for lease in _enclosing_locks():
             with _unless_unavailable(lease, what):
-                await lease.backend.anote_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
+                await lease.backend.arecord_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
     woken, loop = asyncio.Event(), asyncio.get_running_loop()
     with _listening(lambda: _set_in_loop(loop, woken)) as leases:
         if not leases:

@@ -38,7 +38,7 @@ def _wait(waiter: Waiter, ends: float) -> Answer:
     while True:
         sent = monotonic()
         if sent >= ends:
-            waiter.look_last()
+            waiter.mark_last_attempt()
         try:
             answer = waiter.acquire()
         except BackendUnavailable as error:
@@ -62,7 +62,7 @@ async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: fl
         while True:
             sent = monotonic()
             if sent >= ends:
-                waiter.look_last()
+                waiter.mark_last_attempt()
             try:
                 answer = await waiter.aacquire()
             except BackendUnavailable as error:

@@ -63,7 +63,7 @@ class Acquirable(ABC):
     supersedes = ""
     """The token of a lease that ``acquire()`` may replace where it does not wait. See ``transfer``."""
     flags_to_clear: tuple[str, ...] = ()
-    """One or two names whose flags (``LockStore.flag``) ``release()`` deletes as well."""
+    """One or two names whose flags (``LockStore.set_flag``) ``release()`` deletes as well."""
     cleared_flags: frozenset[str] | None = None
     """Those of the names that had a flag at the release; ``None``: unknown."""
     task: Task | None = None
@@ -179,7 +179,7 @@ class Acquirable(ABC):
         answers. ``lease``: by default the caller's. Raises ``TaskLockError`` if the caller has not acquired it through
         this object.
         """
-        lease = lease or self.mine()
+        lease = lease or self.require_lease()
         if not self._acquisitions.count_release(lease):
             return Released.RELEASED
         lost = False
@@ -189,7 +189,7 @@ class Acquirable(ABC):
             if lease.without_lock:
                 outcome = Released.GONE
             elif self.flags_to_clear:
-                outcome, self.cleared_flags = lease.backend.release_noted(lease, self.flags_to_clear)
+                outcome, self.cleared_flags = lease.backend.release_and_clear(lease, self.flags_to_clear)
             else:
                 outcome = lease.backend.release_held(lease)
         except BackendUnavailable as error:
@@ -205,7 +205,7 @@ class Acquirable(ABC):
 
     async def arelease(self, lease: Lease | None = None) -> Released:
         """Do what ``release`` does, for coroutines. If it is cancelled, the lock is still released."""
-        lease = lease or self.mine()
+        lease = lease or self.require_lease()
         if not self._acquisitions.count_release(lease):
             return Released.RELEASED
         lost = False
@@ -250,7 +250,7 @@ class Acquirable(ABC):
         """The caller's lease through this object, see ``Acquisitions.find``; ``None``: it has none."""
         return self._acquisitions.find()
 
-    def mine(self) -> Lease:
+    def require_lease(self) -> Lease:
         """Return the caller's lease. Raises ``TaskLockError`` if there is none."""
         lease = self._acquisitions.find()
         if lease is None:
@@ -294,36 +294,36 @@ class Acquirable(ABC):
         all. Raises ``ReleaseAsked`` if an operator has requested the release. It asks the store once a second at most,
         and never in a coroutine: see ``aensure_held``. With the store down the local deadline decides.
         """
-        lease = self.mine()
+        lease = self.require_lease()
         heartbeat.ensure_alive()
         if asyncio._get_running_loop() is None and lease.should_check_store():
             with contextlib.suppress(BackendUnavailable):
-                _update(lease, lease.backend.mine(lease.name, lease.token))
+                _update(lease, lease.backend.get_held(lease.name, lease.token))
         self._ensure_valid(lease)
 
     async def aensure_held(self) -> None:
         """Do what ``ensure_held`` does, for coroutines."""
-        lease = self.mine()
+        lease = self.require_lease()
         heartbeat.ensure_alive()
         if lease.should_check_store():
             with contextlib.suppress(BackendUnavailable):
-                _update(lease, await lease.backend.amine(lease.name, lease.token))
+                _update(lease, await lease.backend.aget_held(lease.name, lease.token))
         self._ensure_valid(lease)
 
     @property
     def fence(self) -> int:
         """A number greater than that of every earlier holder of this name; 0 for a body that runs without the lock."""
-        return self.mine().fence
+        return self.require_lease().fence
 
     @property
     def token(self) -> str:
         """The proof of ownership. Secret."""
-        return self.mine().token
+        return self.require_lease().token
 
     @property
     def time_left(self) -> float:
         """Seconds until the timeout."""
-        return max(0.0, self.mine().until - monotonic())
+        return max(0.0, self.require_lease().until - monotonic())
 
     # As a block
 
@@ -550,7 +550,7 @@ class Acquirable(ABC):
         return True
 
     def _extending(self, timeout: Duration | None) -> tuple[Lease, int, int]:
-        lease = self.mine()
+        lease = self.require_lease()
         hold_ms = self.parameters.hold_ms if timeout is None else milliseconds(timeout, "timeout", name=self.name)
         return lease, hold_ms if lease.lease_ms is None else min(lease.lease_ms, hold_ms), hold_ms
 
@@ -630,7 +630,7 @@ class TaskLock(Acquirable):
     def enter(self) -> Lease:
         """Become ``current_lock()`` and return the caller's lease; for code that acquires and releases by itself."""
         try:
-            lease = self._block = self.mine()
+            lease = self._block = self.require_lease()
             around = lock_block.get()
             if around is not None and around.lock() is None:  # rare
                 around = skip_abandoned(around)

@@ -113,7 +113,7 @@ class ConcurrencyLimiter(Acquirable):
     def enter(self) -> Lease:
         """Become ``current_limiter()`` and return the caller's lease; for code that acquires and releases by itself."""
         try:
-            lease = self._block = self.mine()
+            lease = self._block = self.require_lease()
             self._blocks += 1
             limiter_block.set(Block(weakref.ref(self), lease, skip_abandoned(limiter_block.get())))
         except BaseException:  # from a signal handler: the caller does not know yet that it has the permit

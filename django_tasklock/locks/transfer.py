@@ -20,7 +20,7 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
     ``supersede`` the lock from now on, and not before. With the store down the lock lives for the rest of its lease.
     """
     ttl = milliseconds(seconds, "seconds", name=lock.name)
-    lease = lock.mine()
+    lease = lock.require_lease()
     lock.leave()
     lock.drop(lease)
     if lease.without_lock or lease.lost:

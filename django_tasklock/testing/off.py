@@ -44,15 +44,15 @@ class GrantingLeases(LeaseStore):
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         return [RenewalResult.RENEWED for _ in batch]
 
-    def mine(self, name: str, token: str) -> Record | None:
+    def get_held(self, name: str, token: str) -> Record | None:
         return _record(name, token)
 
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
         """Return the polling waiter, whose first request is granted."""
         return verb(*args)
 
-    async def amine(self, name: str, token: str) -> Record | None:
-        return self.mine(name, token)
+    async def aget_held(self, name: str, token: str) -> Record | None:
+        return self.get_held(name, token)
 
 
 class GrantingPermits(GrantingLeases, Permits):
@@ -71,11 +71,11 @@ class GrantingPermits(GrantingLeases, Permits):
 class GrantingSeveral(Several):
     """Several names at once, always granted."""
 
-    def mine(self, name: str, token: str) -> Record | None:
+    def get_held(self, name: str, token: str) -> Record | None:
         return _record(name, token)
 
-    async def amine(self, name: str, token: str) -> Record | None:
-        return self.mine(name, token)
+    async def aget_held(self, name: str, token: str) -> Record | None:
+        return self.get_held(name, token)
 
 
 class Forgetful(dict[str, State]):

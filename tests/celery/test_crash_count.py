@@ -143,7 +143,7 @@ class TestOfThreeDeliveries:
             one.lock(third)
             one.starts(2, third)
 
-        one.after(type(get_backend()), "flag", takes_over)
+        one.after(type(get_backend()), "set_flag", takes_over)
         one.courier.run(redelivered=True)
         assert one.row() == [("running", 2)]
 
@@ -153,7 +153,7 @@ class TestOfThreeDeliveries:
         one.lock(one.other())
         one.starts(1, one.other())
         one.after(duplicates, "free_dead_lock", lambda: Promoter(celery_site.app).poll())
-        get_backend().flag(postrun.ROW_FLAG + one.result.id)  # else nobody looks whether there is a row to forget
+        get_backend().set_flag(postrun.ROW_FLAG + one.result.id)  # else nobody looks whether there is a row to forget
         one.before(parking, "remove", lambda *what: one.starts(2, one.other("promoted")))
         one.courier.run(redelivered=True)
         assert celery_site.events("start") == []
@@ -168,7 +168,7 @@ class TestOfThreeDeliveries:
         def meets(call):
             entry = call.history.entry
             parking.record_running(*entry.columns, entry.sealed(), text_of(get_backend().get(NAME).holder))
-            get_backend().flag(postrun.ROW_FLAG + one.result.id)
+            get_backend().set_flag(postrun.ROW_FLAG + one.result.id)
 
         one.before(run.TaskCall, "check_with_lock", meets)
         one.courier.run(redelivered=True)

@@ -77,7 +77,7 @@ def bench(configure: Any, redis_server: RedisServer) -> Iterator[Bench]:
                 task.delay()
                 app.run()
                 free()
-                get_backend().expects("a", 2**52, forget=True)
+                get_backend().count_before("a", 2**52, forget=True)
                 if promote("a", app.app):
                     app.run()
         app.all()

@@ -394,8 +394,8 @@ class TestBounding:
         mine = an_ask("video:1", ttl=50_000)
         backend.acquire(mine)
         for token in (mine.token, new_token(), ""):
-            assert backend.bound("video:1", token, 1000) is False
-        assert backend.bound("nothing", "", 1000) is False
+            assert backend.set_expiry("video:1", token, 1000) is False
+        assert backend.set_expiry("nothing", "", 1000) is False
         assert 40_000 < backend.get("video:1").ttl <= 50_000
         assert backend.get("nothing") is None
 

@@ -268,7 +268,7 @@ class TestWaiting:
         try:
             for _ in range(3):
                 assert isinstance(waiter.acquire(), Busy)
-            waiter.look_last()
+            waiter.mark_last_attempt()
             assert isinstance(waiter.acquire(), Busy)
         finally:
             waiter.leave()

@@ -202,13 +202,13 @@ class TestReady:
         assert by_hour(backend) == {hour: 3}
 
     def test_whoever_takes_notes_away_says_so_too(self, backend: RedisBackend, client: redis.Redis) -> None:
-        backend.flag("again:1")
+        backend.set_flag("again:1")
         for notes, found in ((("video:1",), set()), (("video:1", "again:1"), {"again:1"}), (("again:1",), set())):
             # The first of its kind and duration in an hour looks at the clock. 600 ms: a stall makes no other duration.
             backend.release_held(hold(backend, ms=600))
             mine = hold(backend, ms=600)
             client.config_resetstat()
-            assert backend.release_noted(mine, notes) == (Released.RELEASED, found)
+            assert backend.release_and_clear(mine, notes) == (Released.RELEASED, found)
             assert "cmdstat_time" not in client.info("commandstats")
         assert numbers(backend) == {"acquired": 6, "released": 6}
         assert not client.exists(RUNNING, "task_lock#open:video:1", "task_lock#held:video:1")

@@ -122,13 +122,13 @@ class TestByHand:
         cli.persist("task_lock:video:1")
         assert [record.ttl for record in walk(backend, which="live")] == [None]
         assert [record.name for record in walk(backend, which="no_expiry")] == ["video:1"]
-        assert backend.bound("video:1", "f" * 32, 5000) is False
-        assert backend.bound("video:1", "", 5000) is False
+        assert backend.set_expiry("video:1", "f" * 32, 5000) is False
+        assert backend.set_expiry("video:1", "", 5000) is False
         assert backend.get("video:1").ttl is None
-        assert backend.bound("video:1", mine.token, 5000) is True
+        assert backend.set_expiry("video:1", mine.token, 5000) is True
         assert 0 < backend.get("video:1").ttl <= 5000
         assert backend.counts() == Counts(1, 1, 0, 0)
-        assert backend.bound("video:1", mine.token, 9000) is False
+        assert backend.set_expiry("video:1", mine.token, 9000) is False
         consistent(cli)
 
     @pytest.mark.parametrize("value", ["1", "", "{}", '{"token": "x"}', '{"token":""}', "locked by bob", "\xff"])
@@ -143,7 +143,7 @@ class TestByHand:
         assert backend.counts() == Counts(1, 0, 1, 0)
         assert backend.remove("6", "f" * 32) is None
         assert backend.ask_release("6", "") is False
-        assert backend.bound("6", "", 60_000) is True
+        assert backend.set_expiry("6", "", 60_000) is True
         assert 0 < backend.get("6").ttl <= 60_000
         assert backend.remove("6", "").token == ""
         granted(backend.acquire(an_ask("6")))
@@ -156,9 +156,9 @@ class TestByHand:
         cli.set("task_lock:6", "bob")
         assert [record.ttl for record in walk(backend)] == [None]
         assert backend.release("6", mine.token) is Released.NOT_YOURS
-        assert backend.bound("6", mine.token, 1000) is False
+        assert backend.set_expiry("6", mine.token, 1000) is False
         assert backend.remove("6", mine.token) is None
-        assert backend.bound("6", "", 1000) is True
+        assert backend.set_expiry("6", "", 1000) is True
         eventually(lambda: backend.get("6") is None)
         assert [record.name for record in walk(backend, which="orphaned")] == ["6"]
         granted(backend.acquire(an_ask("6")))

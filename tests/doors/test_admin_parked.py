@@ -159,8 +159,8 @@ class TestWhy:
         assert "it is put back again in a while" in why(actor, 11)
 
     def test_one_that_was_published_before_has_not_arrived(self, actor: Client) -> None:
-        get_backend().ticket("video:1", "the first")
-        park(get_backend().ticket("video:1", "the second"), task_id="id-2")
+        get_backend().next_number("video:1", "the first")
+        park(get_backend().next_number("video:1", "the second"), task_id="id-2")
         assert "It waits for a message that was published before it and has not arrived yet." in why(actor, 2)
 
     def test_a_newer_one_takes_its_place(self, actor: Client, take: Any) -> None:

@@ -168,11 +168,11 @@ class TestAFullServer:
     def test_the_order_of_messages_goes_on(self, full: redis.Redis, name: str) -> None:
         self.fill(full)
         backend = get_backend()
-        ticket = backend.ticket(name, "one")
-        assert backend.ticket() > ticket
-        assert backend.newest(name, ticket) is True
-        backend.flag(name)
-        assert backend.flagged(name) is True
+        ticket = backend.next_number(name, "one")
+        assert backend.next_number() > ticket
+        assert backend.record_newest(name, ticket) is True
+        backend.set_flag(name)
+        assert backend.clear_flag(name) is True
 
 
 class TestAnAnswerThatIsNone:

@@ -157,7 +157,7 @@ class Run:
             lock.asked = True
 
     def bound(self, name: str, who: str) -> None:
-        assert self.backend.bound(name, self.token(name, who), 1) is False
+        assert self.backend.set_expiry(name, self.token(name, who), 1) is False
 
     def lapse(self, name: str) -> None:
         lock = self.held.pop(name, None)

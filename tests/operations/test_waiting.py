@@ -196,16 +196,16 @@ def test_it_waits_for_a_rate(store: str, coroutine: bool) -> None:
 
 def test_a_long_wait_goes_on_and_one_that_is_over_is_not_told(store: str) -> None:
     token, backend = take("a", 1), get_backend()
-    backend.note_wait("a", token, "api", 60_000)
-    first = backend.noted_wait("a", token)
-    eventually(lambda: backend.noted_wait("a", token).now > first.now)
-    backend.note_wait("a", token, "api", 60_000)
-    assert backend.noted_wait("a", token).since == first.since
-    backend.note_wait("a", token, "another", 60_000)
-    assert backend.noted_wait("a", token).since > first.since
-    assert backend.noted_wait("a", "f" * 32) is None
-    backend.note_wait("a", token, "another", 1)
-    eventually(lambda: backend.noted_wait("a", token) is None)
+    backend.record_wait("a", token, "api", 60_000)
+    first = backend.recorded_wait("a", token)
+    eventually(lambda: backend.recorded_wait("a", token).now > first.now)
+    backend.record_wait("a", token, "api", 60_000)
+    assert backend.recorded_wait("a", token).since == first.since
+    backend.record_wait("a", token, "another", 60_000)
+    assert backend.recorded_wait("a", token).since > first.since
+    assert backend.recorded_wait("a", "f" * 32) is None
+    backend.record_wait("a", token, "another", 1)
+    eventually(lambda: backend.recorded_wait("a", token) is None)
 
 
 @pytest.mark.parametrize("coroutine", [False, True], ids=["thread", "coroutine"])
@@ -215,9 +215,9 @@ def test_each_of_several_names_says_what_their_holder_waits_for(store: str, coro
     lease = lock.lease
     assert lease is not None
     if coroutine:
-        asyncio.run(lease.backend.anote_wait(lease.name, lease.token, "api", 60_000))
+        asyncio.run(lease.backend.arecord_wait(lease.name, lease.token, "api", 60_000))
     else:
-        lease.backend.note_wait(lease.name, lease.token, "api", 60_000)
+        lease.backend.record_wait(lease.name, lease.token, "api", 60_000)
     assert [one.name for name in lock.names for one in operations.find_awaited(name)] == ["api", "api"]
     lock.release()
 
@@ -229,7 +229,7 @@ def test_a_wait_that_cannot_be_noted_is_waited_all_the_same(settings: Any, caplo
     def down(*given: Any) -> None:
         raise BackendUnavailable("down")
 
-    monkeypatch.setattr(get_backend(), "note_wait", down)
+    monkeypatch.setattr(get_backend(), "record_wait", down)
     with TaskLock("a"):
         context.sleep(1.01, "api")
     assert "that its holder waits for api was not noted: down" in caplog.text

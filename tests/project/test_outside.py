@@ -293,9 +293,9 @@ def test_redis_keys(store: redis.Redis, name: str) -> None:
     with TaskLock(name, lease=30) as lock, ConcurrencyLimiter(f"{name}-c", 1):
         RateLimiter(f"{name}-r", "5/s").acquire()
         backend: Any = get_backend()
-        backend.flag(name)
-        backend.ticket(name, "id-1")
-        backend.note_wait(name, lock.token, "api", 60_000)
+        backend.set_flag(name)
+        backend.next_number(name, "id-1")
+        backend.record_wait(name, lock.token, "api", 60_000)
         keys = {key.decode().replace(name, "NAME") for key in store.scan_iter()}
         value = json.loads(store.get(f"task_lock:{name}"))
         assert lock.token == value["token"]

@@ -50,6 +50,8 @@ RETIRED = {
     r"\bwritten_for\b|\bsealed_for\b|\bpage_before\b|\btries_of\b": "is_header_for, predecessor_request",
     r"\bput_off\(|\btook_away\b|\bUnfit\b|\bStrays\b": "defer, free_dead_lock, UnusableMessage, UnusableLog",
     r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
+    r"\ba?mine\(|release_noted|noted_?wait|\ba?note_wait|look_last": "get_held, require_lease, release_and_clear, ...",
+    r"\.ticket\(|\.expects\(|\.flagged\(|\.bound\(|\.lines\b": "next_number, count_before, clear_flag, ...",
     r"\bDoor(?:Schema)?\(|\w+Door\b|LOOK_AND_ACT|refused_as|imported_later": "TaskLockView, READ_AND_POST, as_problem",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}

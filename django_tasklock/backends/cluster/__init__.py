@@ -18,7 +18,7 @@ from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest, Slot
 from django_tasklock.backends.cluster.wire_async import SlotAio
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait
 from django_tasklock.backends.redis import CONDITION, RedisBackend, results
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
@@ -54,7 +54,7 @@ class ClusterBackend(LockStore):
     """
 
     wakes = True
-    lines = True
+    keeps_order = True
 
     def __init__(self, settings: Settings) -> None:
         self.location = settings.location
@@ -122,17 +122,17 @@ class ClusterBackend(LockStore):
     def release_held(self, held: Held) -> Released:
         return self.of(held.name).release_held(held)
 
-    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         number = self.number_of(held.name)
-        here = tuple(note for note in notes if self.number_of(note) == number)
+        here = tuple(name for name in names if self.number_of(name) == number)
         if here:
-            released, found = self.bucket(number).release_noted(held, here)
+            released, found = self.bucket(number).release_and_clear(held, here)
         else:
             released, found = self.bucket(number).release_held(held), frozenset()
         if found is None or not released:
-            return released, None if found is None or len(here) < len(notes) else found
+            return released, None if found is None or len(here) < len(names) else found
         try:
-            return released, found | {note for note in notes if note not in here and self.flagged(note)}
+            return released, found | {name for name in names if name not in here and self.clear_flag(name)}
         except BackendUnavailable:
             return released, None
 
@@ -149,14 +149,14 @@ class ClusterBackend(LockStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return self.of(name).waiters(name, limit)
 
-    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.of(name).note_wait(name, token, what, ms)
+    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        self.of(name).record_wait(name, token, what, ms)
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        await self.of(name).anote_wait(name, token, what, ms)
+    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        await self.of(name).arecord_wait(name, token, what, ms)
 
-    def noted_wait(self, name: str, token: str) -> NotedWait | None:
-        return self.of(name).noted_wait(name, token)
+    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
+        return self.of(name).recorded_wait(name, token)
 
     def page(self, query: Query) -> Page:
         return self._listing.page(query)
@@ -172,8 +172,8 @@ class ClusterBackend(LockStore):
     def ask_release(self, name: str, token: str) -> bool:
         return self.of(name).ask_release(name, token)
 
-    def bound(self, name: str, token: str, ttl: int) -> bool:
-        return self.of(name).bound(name, token, ttl)
+    def set_expiry(self, name: str, token: str, ttl: int) -> bool:
+        return self.of(name).set_expiry(name, token, ttl)
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         return self._listing.prune(limit, lapsed_before, prefix, offset)
@@ -181,23 +181,23 @@ class ClusterBackend(LockStore):
     def remove(self, name: str, token: str | None = None) -> Record | None:
         return self.of(name).remove(name, token)
 
-    def ticket(self, name: str = "", member: str = "") -> int:
-        return self.of(name).ticket(name, member)
+    def next_number(self, name: str = "", member: str = "") -> int:
+        return self.of(name).next_number(name, member)
 
-    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
-        return self.of(name).expects(name, ticket, forget=forget)
+    def count_before(self, name: str, number: int, *, forget: bool = False) -> int:
+        return self.of(name).count_before(name, number, forget=forget)
 
-    def arrived(self, name: str, member: str) -> bool:
-        return self.of(name).arrived(name, member)
+    def leave_order(self, name: str, member: str) -> bool:
+        return self.of(name).leave_order(name, member)
 
-    def newest(self, name: str, ticket: int) -> bool:
-        return self.of(name).newest(name, ticket)
+    def record_newest(self, name: str, number: int) -> bool:
+        return self.of(name).record_newest(name, number)
 
-    def flag(self, name: str) -> bool:
-        return self.of(name).flag(name)
+    def set_flag(self, name: str) -> bool:
+        return self.of(name).set_flag(name)
 
-    def flagged(self, name: str) -> bool:
-        return self.of(name).flagged(name)
+    def clear_flag(self, name: str) -> bool:
+        return self.of(name).clear_flag(name)
 
     def close(self) -> None:
         self._nodes.close()

@@ -53,8 +53,8 @@ class LeaseStore(ABC):
         """Do what ``release`` does, for a caller that has the whole lease: a store that counts needs to read less."""
         return self.release(held.name, held.token)
 
-    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        """Do what ``release_held`` does and clear the flags (``LockStore.flag``) of one or two names in one trip.
+    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        """Do what ``release_held`` does and clear the flags (``LockStore.set_flag``) of one or two names in one trip.
 
         Return the outcome of the release, and the names whose flag was set; ``None`` if that is unknown.
         """
@@ -76,7 +76,7 @@ class LeaseStore(ABC):
         """
 
     @abstractmethod
-    def mine(self, name: str, token: str) -> Record | None:
+    def get_held(self, name: str, token: str) -> Record | None:
         """Return the record of ``name`` for its holder. ``None``, or the record of another token: the lock is lost."""
 
     def waiter(self, request: AcquireRequest) -> Waiter:
@@ -86,7 +86,7 @@ class LeaseStore(ABC):
     def close_idle(self) -> None:
         """Close the connection that only the calling thread uses, if there is one and it is idle."""
 
-    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
         """Record for ``ms`` what ``token``, the holder of ``name``, waits for outside of any queue: a rate limit."""
 
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
@@ -110,9 +110,9 @@ class LeaseStore(ABC):
             cancelled.set()
             raise
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Do what ``note_wait`` does, for coroutines."""
-        await self.in_thread(self.note_wait, name, token, what, ms)
+    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        """Do what ``record_wait`` does, for coroutines."""
+        await self.in_thread(self.record_wait, name, token, what, ms)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, a lock that it is granted is released."""
@@ -130,9 +130,9 @@ class LeaseStore(ABC):
         """Do what ``extend`` does, for coroutines."""
         return await self.in_thread(self.extend, name, token, ttl, hold)
 
-    async def amine(self, name: str, token: str) -> Record | None:
-        """Do what ``mine`` does, for coroutines."""
-        return await self.in_thread(self.mine, name, token)
+    async def aget_held(self, name: str, token: str) -> Record | None:
+        """Do what ``get_held`` does, for coroutines."""
+        return await self.in_thread(self.get_held, name, token)
 
 
 class Waiter:
@@ -163,7 +163,7 @@ class Waiter:
         time.sleep(self.pause(seconds))
         return None
 
-    def look_last(self) -> None:
+    def mark_last_attempt(self) -> None:
         """Make the next ``acquire()`` the last one: if it finds the lock busy, the conflict is counted."""
         self.request = self.request._replace(on_busy=self._final_on_busy)
 

@@ -20,14 +20,14 @@ from functools import cached_property, partial
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.contract.several import Several, first_failed
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import AcquireRequest, Busy, Condition, Grant, InstanceState, Record, Released
 
-_ticket_lock = threading.Lock()
-_last_ticket = 0
+_number_lock = threading.Lock()
+_last_number = 0
 
 
 class LockStore(LeaseStore):
@@ -35,8 +35,8 @@ class LockStore(LeaseStore):
 
     across_processes: bool = True
     """False: only this process sees the locks."""
-    lines: bool = False
-    """True: members that drew a ticket for a name with ``ticket()`` stay in a line until they have ``arrived()``."""
+    keeps_order: bool = False
+    """True: members that drew a number for a name with ``next_number()`` are in its order until ``leave_order()``."""
     orders: int | None = None
     """How many locks at a time ``page()`` sorts by age or by time left; ``None``: all of them."""
 
@@ -68,10 +68,10 @@ class LockStore(LeaseStore):
     def get(self, name: str) -> Record | None:
         """Return the record of the lock ``name``; ``None`` if it is free."""
 
-    def mine(self, name: str, token: str) -> Record | None:
+    def get_held(self, name: str, token: str) -> Record | None:
         return self.get(name)
 
-    async def amine(self, name: str, token: str) -> Record | None:
+    async def aget_held(self, name: str, token: str) -> Record | None:
         return await self.aget(name)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -167,15 +167,15 @@ class LockStore(LeaseStore):
         """Return the waiters in the store's queue for ``name``, the longest first; none where waiters poll."""
         return Queued([], 0)
 
-    def noted_wait(self, name: str, token: str) -> NotedWait | None:
-        """Return what ``note_wait`` recorded for ``token``, if it has not expired. ``None`` where it is not stored."""
+    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
+        """Return what ``record_wait`` recorded for ``token``, if that has not expired; ``None`` where none is kept."""
         return None
 
     @abstractmethod
     def ask_release(self, name: str, token: str) -> bool:
         """Record that ``token`` is asked to release the lock: its next renewal returns that. False: not its lock."""
 
-    def bound(self, name: str, token: str, ttl: int) -> bool:
+    def set_expiry(self, name: str, token: str, ttl: int) -> bool:
         """Give a lock without expiry a TTL of ``ttl`` ms, if ``token`` holds it; ``""`` stands for a foreign value."""
         return False  # a store whose locks always expire
 
@@ -194,43 +194,43 @@ class LockStore(LeaseStore):
         ``""`` stands for a foreign value, one that was not written by this package.
         """
 
-    def ticket(self, name: str = "", member: str = "") -> int:
+    def next_number(self, name: str = "", member: str = "") -> int:
         """Return a sequence number: a time in microseconds, greater than that of any earlier call.
 
-        ``member`` joins the line for ``name`` with it, where the store has lines. Between machines
+        ``member`` joins the order of ``name`` with it, where the store keeps one. Between machines
         this default is only as exact as their clocks; a store with a clock of its own uses that.
         """
-        global _last_ticket
-        with _ticket_lock:
-            _last_ticket = max(_last_ticket + 1, time.time_ns() // 1000)
-            return _last_ticket
+        global _last_number
+        with _number_lock:
+            _last_number = max(_last_number + 1, time.time_ns() // 1000)
+            return _last_number
 
-    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
-        """Return how many members of the line for ``name`` have a lower sequence number; ``forget``: remove them.
+    def count_before(self, name: str, number: int, *, forget: bool = False) -> int:
+        """Return how many members of the order of ``name`` have a lower sequence number; ``forget``: remove them.
 
-        0 where the store has no lines.
+        0 where the store keeps no order.
         """
         return 0
 
-    def arrived(self, name: str, member: str) -> bool:
-        """Remove ``member`` from the line for ``name``; return whether others are in it.
+    def leave_order(self, name: str, member: str) -> bool:
+        """Remove ``member`` from the order of ``name``; return whether others are in it.
 
-        True where the store has no lines: a caller that then checks in vain does no harm.
+        True where the store keeps no order: a caller that then checks in vain does no harm.
         """
         return True
 
-    def newest(self, name: str, ticket: int) -> bool:
+    def record_newest(self, name: str, number: int) -> bool:
         """Record a sequence number; return whether none greater was recorded for ``name``. True where it is unknown."""
         return True
 
-    def flag(self, name: str) -> bool:
+    def set_flag(self, name: str) -> bool:
         """Set the flag of ``name``: a message is parked for it, and the next holder to release the lock should check.
 
         Return whether the lock is certainly held, so that its holder will see the flag.
         """
         return False
 
-    def flagged(self, name: str) -> bool:
+    def clear_flag(self, name: str) -> bool:
         """Clear the flag of ``name``; return whether it was set.
 
         True where the store has no flags: a caller that then checks in vain does no harm.

@@ -39,12 +39,12 @@ class Permits(LeaseStore):
     def names(self, limit: int = 1000) -> list[str]:
         """Return the names of up to ``limit`` limiters that have members, in no order."""
 
-    def mine(self, name: str, token: str) -> Record | None:
+    def get_held(self, name: str, token: str) -> Record | None:
         return next((record for record in self.members(name) if record.token == token), None)
 
     async def amembers(self, name: str) -> list[Record]:
         """Do what ``members`` does, for coroutines."""
         return await self.in_thread(self.members, name)
 
-    async def amine(self, name: str, token: str) -> Record | None:
+    async def aget_held(self, name: str, token: str) -> Record | None:
         return next((record for record in await self.amembers(name) if record.token == token), None)

@@ -60,7 +60,7 @@ class Page(NamedTuple):
     next: int | None
 
 
-class NotedWait(NamedTuple):
+class RecordedWait(NamedTuple):
     """What the holder of a lock waits for outside of any queue. Times are the store's, in milliseconds since 1970."""
 
     what: str

@@ -43,7 +43,7 @@ class Several(LeaseStore):
         results = iter(found)
         return [_worst([next(results) for _ in each_of(item.name)]) for item in batch]
 
-    def mine(self, name: str, token: str) -> Record | None:
+    def get_held(self, name: str, token: str) -> Record | None:
         return _decisive(self.store.get_all(each_of(name)), token)
 
     def waiter(self, request: AcquireRequest) -> Waiter:
@@ -52,13 +52,13 @@ class Several(LeaseStore):
     def close_idle(self) -> None:
         self.store.close_idle()
 
-    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
         for one in each_of(name):
-            self.store.note_wait(one, token, what, ms)
+            self.store.record_wait(one, token, what, ms)
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
+    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
         for one in each_of(name):
-            await self.store.anote_wait(one, token, what, ms)
+            await self.store.arecord_wait(one, token, what, ms)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return await self.store.aacquire_all(each_of(request.name), request)
@@ -69,7 +69,7 @@ class Several(LeaseStore):
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return await self.store.aextend_all(each_of(name), token, ttl, hold)
 
-    async def amine(self, name: str, token: str) -> Record | None:
+    async def aget_held(self, name: str, token: str) -> Record | None:
         return _decisive(await self.store.aget_all(each_of(name)), token)
 
 
@@ -110,10 +110,10 @@ class SeveralWaiter(Waiter):
             self._waiter = None
         return None
 
-    def look_last(self) -> None:
-        super().look_last()
+    def mark_last_attempt(self) -> None:
+        super().mark_last_attempt()
         if self._waiter is not None:
-            self._waiter.look_last()
+            self._waiter.mark_last_attempt()
 
     def leave(self) -> None:
         if self._waiter is not None:

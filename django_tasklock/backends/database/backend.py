@@ -243,7 +243,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
         return self.session.run(verb, name=name)
 
-    def ticket(self, name: str = "", member: str = "") -> int:
+    def next_number(self, name: str = "", member: str = "") -> int:
         """Return the time of the database, as precise as its clock: milliseconds. Tickets drawn within the same one are
         equal.
         """

@@ -7,7 +7,7 @@ from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED
-from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued, Which
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait, Which
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
@@ -82,7 +82,7 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             return store.queued(name, store.queues, limit)
 
-    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
+    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
         with store.mutex:
             held, now = store.owned(name, token), store.now()
             if held is not None:
@@ -90,12 +90,12 @@ class MemoryBackend(MemoryLeases, LockStore):
                 since = held.waits[1] if continued and held.waits is not None else now
                 held.waits = what, since, now + ms
 
-    def noted_wait(self, name: str, token: str) -> NotedWait | None:
+    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
         with store.mutex:
             held, now = store.owned(name, token), store.now()
             if held is None or held.waits is None or held.waits[2] <= now:
                 return None
-            return NotedWait(held.waits[0], held.waits[1], now)
+            return RecordedWait(held.waits[0], held.waits[1], now)
 
     def page(self, query: Query) -> Page:
         with store.mutex:

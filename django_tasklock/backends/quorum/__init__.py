@@ -13,9 +13,9 @@ from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Quer
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.instances import Instance, instances_of
-from django_tasklock.backends.quorum.lines import Lines
 from django_tasklock.backends.quorum.listing import Listing
 from django_tasklock.backends.quorum.metrics import QuorumMetrics
+from django_tasklock.backends.quorum.order import Order
 from django_tasklock.backends.quorum.rounds import Rounds
 from django_tasklock.backends.quorum.rounds_async import AsyncRounds
 from django_tasklock.backends.quorum.scripts import VOTES, QuorumKeys
@@ -43,7 +43,7 @@ class QuorumBackend(LockStore):
     """
 
     wakes = True
-    lines = True
+    keeps_order = True
     orders = ORDERED
 
     def __init__(self, settings: Settings) -> None:
@@ -59,7 +59,7 @@ class QuorumBackend(LockStore):
         """Sends requests for threads."""
         self.arounds = AsyncRounds(self.instances, self.verbs.needed)
         """Sends requests for coroutines."""
-        self._lines = Lines(self.verbs)
+        self._order = Order(self.verbs)
         self._listing = Listing(self.verbs)
         self.metrics = QuorumMetrics(self)
         self._ears: Idle[Ears] = Idle(Ears.close)
@@ -84,8 +84,8 @@ class QuorumBackend(LockStore):
     def release(self, name: str, token: str) -> Released:
         return self.rounds.run(self.verbs.release(name, token))
 
-    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        return self.rounds.run(self._lines.release_noted(held.name, held.token, notes))
+    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        return self.rounds.run(self._order.release_and_clear(held.name, held.token, names))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return self.rounds.run(self.verbs.extend(name, token, ttl, hold))
@@ -144,8 +144,8 @@ class QuorumBackend(LockStore):
     def ask_release(self, name: str, token: str) -> bool:
         return bool(token) and self.rounds.run(self._listing.ask_release(name, token))
 
-    def bound(self, name: str, token: str, ttl: int) -> bool:
-        return self.rounds.run(self._listing.bound(name, token, ttl))
+    def set_expiry(self, name: str, token: str, ttl: int) -> bool:
+        return self.rounds.run(self._listing.set_expiry(name, token, ttl))
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         return self.rounds.run(self._listing.prune(limit, lapsed_before, prefix, offset))
@@ -153,23 +153,23 @@ class QuorumBackend(LockStore):
     def remove(self, name: str, token: str | None = None) -> Record | None:
         return self.rounds.run(self._listing.remove(name, token))
 
-    def ticket(self, name: str = "", member: str = "") -> int:
-        return self.rounds.run(self._lines.ticket(name, member))
+    def next_number(self, name: str = "", member: str = "") -> int:
+        return self.rounds.run(self._order.next_number(name, member))
 
-    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
-        return self.rounds.run(self._lines.expects(name, ticket, forget))
+    def count_before(self, name: str, number: int, *, forget: bool = False) -> int:
+        return self.rounds.run(self._order.count_before(name, number, forget))
 
-    def arrived(self, name: str, member: str) -> bool:
-        return self.rounds.run(self._lines.arrived(name, member))
+    def leave_order(self, name: str, member: str) -> bool:
+        return self.rounds.run(self._order.leave_order(name, member))
 
-    def newest(self, name: str, ticket: int) -> bool:
-        return self.rounds.run(self._lines.newest(name, ticket))
+    def record_newest(self, name: str, number: int) -> bool:
+        return self.rounds.run(self._order.record_newest(name, number))
 
-    def flag(self, name: str) -> bool:
-        return self.rounds.run(self._lines.flag(name))
+    def set_flag(self, name: str) -> bool:
+        return self.rounds.run(self._order.set_flag(name))
 
-    def flagged(self, name: str) -> bool:
-        return self.rounds.run(self._lines.flagged(name))
+    def clear_flag(self, name: str) -> bool:
+        return self.rounds.run(self._order.clear_flag(name))
 
     def close(self) -> None:
         self.rounds.close()

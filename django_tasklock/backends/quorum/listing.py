@@ -16,7 +16,7 @@ from django_tasklock.backends.quorum.asking import Question, Verb, replies, too_
 from django_tasklock.backends.quorum.ballot import most_of, record_of
 from django_tasklock.backends.quorum.scripts import as_voted
 from django_tasklock.backends.quorum.verbs import Verbs
-from django_tasklock.backends.redis import ASK_RELEASE, BOUND, COUNTS, PRUNE, REMOVE
+from django_tasklock.backends.redis import ASK_RELEASE, COUNTS, PRUNE, REMOVE, SET_EXPIRY
 from django_tasklock.backends.redis.keys import record
 from django_tasklock.backends.redis.listing import ORDERED, page_of
 from django_tasklock.backends.redis.script import bulk
@@ -114,10 +114,10 @@ class Listing:
         said = self._verbs.said((yield Question(ASK_RELEASE, self._layout.lock(name) + bulk(token))))
         return sum(map(bool, said)) >= self._verbs.needed
 
-    def bound(self, name: str, token: str, ttl: int) -> Verb[bool]:
+    def set_expiry(self, name: str, token: str, ttl: int) -> Verb[bool]:
         """Set an expiry on each instance where the lock has none."""
         tail = self._layout.lock(name) + self._layout.index + bulk(token) + bulk(ttl)
-        return any(self._verbs.said((yield Question(BOUND, tail))))
+        return any(self._verbs.said((yield Question(SET_EXPIRY, tail))))
 
     def remove(self, name: str, token: str | None) -> Verb[Record | None]:
         """Remove the lock from all instances. Return what was removed."""

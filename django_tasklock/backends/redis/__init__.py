@@ -10,7 +10,7 @@ from typing import Any
 from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import NOTED_FROM
-from django_tasklock.backends.contract.queries import Counts, NotedWait, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_arguments
@@ -39,13 +39,13 @@ REMOVE = load("remove", 5, 2)
 COUNTS = load("counts", 1, 1)
 CONDITION = load("condition", 0, 0)
 ASK_RELEASE = load("ask_release", 1, 1)
-BOUND = load("bound", 2, 2)
+SET_EXPIRY = load("set_expiry", 2, 2)
 PRUNE = load("prune", 1, 4)
-TICKET = load("ticket", 2, 2)
-LINE = load("line", 1, 3)
+NEXT_NUMBER = load("next_number", 2, 2)
+ORDER = load("order", 1, 3)
 FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
-NOTED_WAIT = load("noted_wait", 1, 3)
+RECORDED_WAIT = load("recorded_wait", 1, 3)
 _RELEASE_AND_CLEAR_FLAGS = f"""
 local function release()
 {RELEASE.body}
@@ -58,13 +58,13 @@ if reply == 1 then
 end
 return reply
 """
-RELEASE_NOTED = {
-    (script, notes): Script(_RELEASE_AND_CLEAR_FLAGS, script.count + notes, script.keys + notes)
+RELEASE_AND_CLEAR = {
+    (script, flags): Script(_RELEASE_AND_CLEAR_FLAGS, script.count + flags, script.keys + flags)
     for script in (RELEASE, RELEASE_COUNTED)
-    for notes in (1, 2)
+    for flags in (1, 2)
 }
 """``release.lua``; then, if the lock was held, flags are cleared, whose keys follow the others.
-The reply then has a bit for each flag that was set, see ``noted_in``."""
+The reply then has a bit for each flag that was set, see ``flags_in``."""
 
 RENEWAL_RESULTS = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by the code in the script's reply
 
@@ -83,7 +83,7 @@ class RedisBackend(QueueStore, LockStore):
     +@scripting +@pubsub +@connection +time``; without the channels its waiters poll.
     """
 
-    lines = True
+    keeps_order = True
     orders = ORDERED
     layout: Layout
     permits: RedisPermits
@@ -173,15 +173,15 @@ class RedisBackend(QueueStore, LockStore):
         packed = token.encode()
         return b"%b$%d\r\n%b\r\n" % (self._keys(name)[0], len(packed), packed)
 
-    def release_noted(self, held: Held, notes: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
         script, keys, arguments = self._release_command(held)
-        for note in notes:
-            flag = f"{self.layout.flags}{note}".encode()
+        for name in names:
+            flag = f"{self.layout.flags}{name}".encode()
             keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
-        reply, doubt = (self._wire or self.wire).call(RELEASE_NOTED[script, len(notes)], keys + arguments)
+        reply, doubt = (self._wire or self.wire).call(RELEASE_AND_CLEAR[script, len(names)], keys + arguments)
         if doubt:  # the lost reply had the flags: assume that all were set
-            return Released.RELEASED, frozenset(notes)
-        return verdict(reply, doubt), noted_in(reply, notes)
+            return Released.RELEASED, frozenset(names)
+        return verdict(reply, doubt), flags_in(reply, names)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return bool(self.wire.call(EXTEND, self._extend_arguments(name, token, ttl, hold))[0])
@@ -226,17 +226,17 @@ class RedisBackend(QueueStore, LockStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
 
-    def note_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.wire.call(NOTED_WAIT, self._noted_wait_arguments(name, token, what, ms))
+    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        self.wire.call(RECORDED_WAIT, self._recorded_wait_arguments(name, token, what, ms))
 
-    async def anote_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        await self.aio.call(NOTED_WAIT, self._noted_wait_arguments(name, token, what, ms))
+    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
+        await self.aio.call(RECORDED_WAIT, self._recorded_wait_arguments(name, token, what, ms))
 
-    def noted_wait(self, name: str, token: str) -> NotedWait | None:
-        reply = self.wire.call(NOTED_WAIT, self._noted_wait_arguments(name, token, "", 0))[0]
-        return None if reply is None else NotedWait(reply[2].decode(errors="replace"), reply[0], reply[1])
+    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
+        reply = self.wire.call(RECORDED_WAIT, self._recorded_wait_arguments(name, token, "", 0))[0]
+        return None if reply is None else RecordedWait(reply[2].decode(errors="replace"), reply[0], reply[1])
 
-    def _noted_wait_arguments(self, name: str, token: str, what: str, ms: int) -> bytes:
+    def _recorded_wait_arguments(self, name: str, token: str, what: str, ms: int) -> bytes:
         return bulk(self.layout.waits + name) + bulk(token) + bulk(what) + bulk(ms)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
@@ -266,8 +266,8 @@ class RedisBackend(QueueStore, LockStore):
     def ask_release(self, name: str, token: str) -> bool:
         return bool(token) and bool(self.wire.call(ASK_RELEASE, self.layout.lock(name) + bulk(token))[0])
 
-    def bound(self, name: str, token: str, ttl: int) -> bool:
-        return bool(self.wire.call(BOUND, self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl))[0])
+    def set_expiry(self, name: str, token: str, ttl: int) -> bool:
+        return bool(self.wire.call(SET_EXPIRY, self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl))[0])
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         return Pruned(*self.wire.call(PRUNE, self.pruning(limit, lapsed_before, prefix, offset))[0])
@@ -282,24 +282,24 @@ class RedisBackend(QueueStore, LockStore):
         tail = self.layout.keys(name) + bulk(token or "") + bulk("any" if token is None else "")
         return self.found(name, self.wire.call(REMOVE, tail, again=False)[0])
 
-    def ticket(self, name: str = "", member: str = "") -> int:
-        tail = self.layout.ticket + self.layout.line(name) + bulk(member) + bulk(KEPT)
-        return int(self.wire.call(TICKET, tail)[0])
+    def next_number(self, name: str = "", member: str = "") -> int:
+        tail = self.layout.ticket + self.layout.order(name) + bulk(member) + bulk(KEPT)
+        return int(self.wire.call(NEXT_NUMBER, tail)[0])
 
-    def expects(self, name: str, ticket: int, *, forget: bool = False) -> int:
-        tail = self.layout.line(name) + bulk("") + bulk(ticket) + bulk("forget" if forget else "")
-        return int(self.wire.call(LINE, tail)[0])
+    def count_before(self, name: str, number: int, *, forget: bool = False) -> int:
+        tail = self.layout.order(name) + bulk("") + bulk(number) + bulk("forget" if forget else "")
+        return int(self.wire.call(ORDER, tail)[0])
 
-    def arrived(self, name: str, member: str) -> bool:
-        return bool(self.wire.call(LINE, self.layout.line(name) + bulk(member) + bulk("+inf") + bulk(""))[0])
+    def leave_order(self, name: str, member: str) -> bool:
+        return bool(self.wire.call(ORDER, self.layout.order(name) + bulk(member) + bulk("+inf") + bulk(""))[0])
 
-    def newest(self, name: str, ticket: int) -> bool:
-        return bool(self.wire.call(NEWEST, self.layout.newest(name) + bulk(ticket) + bulk(SHOWN))[0])
+    def record_newest(self, name: str, number: int) -> bool:
+        return bool(self.wire.call(NEWEST, self.layout.newest(name) + bulk(number) + bulk(SHOWN))[0])
 
-    def flag(self, name: str) -> bool:
+    def set_flag(self, name: str) -> bool:
         return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(KEPT))[0])
 
-    def flagged(self, name: str) -> bool:
+    def clear_flag(self, name: str) -> bool:
         return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(0))[0])
 
     def close(self) -> None:
@@ -358,8 +358,8 @@ def verdict(code: int, doubt: bool) -> Released:
     return Released.GONE if code == 0 else Released.NOT_YOURS
 
 
-def noted_in(reply: int, notes: tuple[str, ...]) -> frozenset[str] | None:
+def flags_in(reply: int, names: tuple[str, ...]) -> frozenset[str] | None:
     """Return the names whose flag a release has cleared. ``None``: the lock was not held, and no flag was read."""
     if reply < 1:
         return None
-    return frozenset(note for bit, note in enumerate(notes, 1) if reply >> bit & 1)
+    return frozenset(name for bit, name in enumerate(names, 1) if reply >> bit & 1)

@@ -53,7 +53,7 @@ class Layout:
         self.seen = f"{root}seen:"
         self.channel = f"{root}wake:"
         self.flags = f"{root}flag:"
-        self.lines = f"{root}line:"
+        self.orders = f"{root}line:"
         self.waits = f"{root}waits:"
         self.counts = f"{root}counts:"
         self.shown = f"{root}newest:"
@@ -86,9 +86,9 @@ class Layout:
         """Return the keys of the waiters for a lock."""
         return bulk(self.queue + name) + bulk(self.seen + name)
 
-    def line(self, name: str) -> bytes:
-        """Return the key of the line of a lock: of members that drew a sequence number and have not left."""
-        return bulk(self.lines + name)
+    def order(self, name: str) -> bytes:
+        """Return the key of the order of a lock: the members that drew a sequence number and have not left."""
+        return bulk(self.orders + name)
 
     def newest(self, name: str) -> bytes:
         """Return the key of the greatest sequence number recorded for a lock."""

@@ -158,7 +158,7 @@ class _EndedDelivery(NamedTuple):
         """Remove it from the line of its lock, and promote the next message."""
         try:
             if "ticket" in self.header:
-                get_backend().arrived(name, self.task_id)
+                get_backend().leave_order(name, self.task_id)
             parking.remove(self.task_id)
             release_unique(self.header, self.task_id)
             promote(name, self.task.app)

@@ -251,7 +251,7 @@ class History:
         try:
             with brief_connection():
                 parking.record_running(*self.entry.columns, self.entry.sealed(), text_of(met.holder))
-                get_backend().flag(postrun.ROW_FLAG + message.id)
+                get_backend().set_flag(postrun.ROW_FLAG + message.id)
                 now = self._record()
                 if now is None or now.token != met.token:  # it has ended, and may not have seen the flag
                     parking.remove(message.id, of=met.holder.boot)

@@ -53,17 +53,17 @@ class Line:
         """Return whether no message waits that was published earlier."""
         if self.message.sent:
             return True  # the promoter has checked, and may have passed over one that no worker takes
-        if not get_backend().lines:
+        if not get_backend().keeps_order:
             return not parking.has_older(self.name, self.entry.number)
         try:  # the store's line includes parked messages
-            return not get_backend().expects(self.name, self.entry.number)
+            return not get_backend().count_before(self.name, self.entry.number)
         except BackendUnavailable:
             return True  # the lock cannot be read either, and its policy decides
 
     def _is_outdated(self) -> bool:
         """Return whether a message that was published later has arrived earlier, and may have run already."""
         try:
-            return not get_backend().newest(self.name, self.entry.number)
+            return not get_backend().record_newest(self.name, self.entry.number)
         except BackendUnavailable:
             return False
 
@@ -142,7 +142,7 @@ class Line:
     def _flag_holder(self) -> bool:
         """Flag the lock for a holder whose own task does not park. Return whether the lock has a holder."""
         try:
-            return get_backend().flag(self.name)
+            return get_backend().set_flag(self.name)
         except BackendUnavailable as error:
             logger.warning("lock %r: the flag for its parked message was not set: %s", self.name, error)
             return False
@@ -184,7 +184,7 @@ class Line:
     def promote_if_flagged(self) -> None:
         """Promote the next message if the lock was flagged because one was parked behind it."""
         try:
-            flagged = get_backend().flagged(self.name)
+            flagged = get_backend().clear_flag(self.name)
         except BackendUnavailable as error:
             logger.warning("lock %r: its parked messages are left to the workers' next poll: %s", self.name, error)
         else:

@@ -25,7 +25,7 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     from django_tasklock.celery.parking.rows import DOWN, brief_connection
 
     try:
-        if sure or get_backend().flagged(ROW_FLAG + task_id):
+        if sure or get_backend().clear_flag(ROW_FLAG + task_id):
             with brief_connection():
                 parking.remove(task_id, of=holders.BOOT)
     except DOWN as error:

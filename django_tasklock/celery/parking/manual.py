@@ -54,7 +54,7 @@ def publish(task_id: str) -> tuple[str, str]:
     if is_held(name):
         return name, "its lock is held"
     if row.state == PARKED and row.mode == "queue":
-        get_backend().expects(name, row.number, forget=True)
+        get_backend().count_before(name, row.number, forget=True)
     published = promote_next(row.key, current_app)
     now = parking.find(task_id)
     if now is None or now.sent > row.sent:

@@ -160,7 +160,7 @@ def _awaits_another(row: ParkedRow, name: str) -> bool:
     The wait is limited: it may be lost, or in the buffer of a worker that is busy with another task.
     """
     is_over = row.now - row.parked_at > PREDECESSOR_PATIENCE * 1000
-    return get_backend().expects(name, row.number, forget=is_over) > 0 and not is_over
+    return get_backend().count_before(name, row.number, forget=is_over) > 0 and not is_over
 
 
 def is_running(row: ParkedRow) -> bool:

@@ -40,7 +40,7 @@ def at(key: str) -> Stranded | None:
         return None
     name, row = due.name, due.row
     early = row.now - row.parked_at <= promotion.PREDECESSOR_PATIENCE * 1000
-    if row.mode == "queue" and early and get_backend().expects(name, row.number):
+    if row.mode == "queue" and early and get_backend().count_before(name, row.number):
         return None  # it waits for one that was published earlier
     return Stranded(key, name, row)
 

@@ -104,7 +104,7 @@ def find_awaited(name: str) -> list[Awaited]:
         for one in backend.permits.waiters(other, SHOWN).waiting
         if _same(holder, one.holder)
     ]
-    noted = backend.noted_wait(bare, record.token)
+    noted = backend.recorded_wait(bare, record.token)
     if noted is not None:
         waited = max(0, noted.now - noted.since) / 1000
         found.append(

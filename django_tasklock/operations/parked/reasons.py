@@ -123,7 +123,7 @@ class Reasons:
 
     def _predecessors(self, info: ParkedInfo) -> int:
         try:
-            return get_backend().expects(info.name, info.number)
+            return get_backend().count_before(info.name, info.number)
         except BackendUnavailable as error:
             self._give_up(error)
             return 0

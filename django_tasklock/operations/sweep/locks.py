@@ -126,7 +126,7 @@ class LockSweep:
         why = f"{suspect.why}: it ends in {ttl / 1000:.0f} s unless renewed"
         if self.options.dry_run:
             return _finding(suspect, Came.WOULD, why)
-        done = self.backend.bound(now.name, now.token, ttl)
+        done = self.backend.set_expiry(now.name, now.token, ttl)
         return _finding(suspect, Came.SWEPT if done else Came.CHANGED, why)
 
     def _claimed(self, side: Side, record: Record) -> ClaimedRow | None:

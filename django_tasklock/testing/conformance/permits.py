@@ -227,8 +227,8 @@ class PermitContract(PermitStoreContract):
         assert [record.holder.host for record in found] == ["web1", "web2", "web3"]
         assert [record.until - record.at for record in found] == [10_000, 20_000, 30_000]
         assert all(record.name == NAME and 0 < ttl_of(record) <= 60_000 for record in found)
-        assert held(ask(way, permits.mine, permits.amine, NAME, taken[1].token)).fence == found[1].fence
-        assert ask(way, permits.mine, permits.amine, NAME, new_token()) is None
+        assert held(ask(way, permits.get_held, permits.aget_held, NAME, taken[1].token)).fence == found[1].fence
+        assert ask(way, permits.get_held, permits.aget_held, NAME, new_token()) is None
         assert ask(way, permits.members, permits.amembers, "other") == []
 
     def test_one_is_removed_by_its_token_once(self, permits: Permits) -> None:

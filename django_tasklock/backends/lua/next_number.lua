@@ -1,6 +1,6 @@
--- Draw a sequence number: the time in microseconds, greater than any drawn before; join a line with it.
--- KEYS: 1 last sequence number, 2 line
--- ARGV: 1 member ('': none), 2 ttl of the line in ms
+-- Draw a sequence number: the time in microseconds, greater than any drawn before; join the order of a name with it.
+-- KEYS: 1 last sequence number, 2 order
+-- ARGV: 1 member ('': none), 2 ttl of the order in ms
 -- Reply: the number
 -- use: values clock
 local _, text = clock()

@@ -1,6 +1,6 @@
--- Draw the proposed sequence number, unless one as great was drawn before; join a line with it.
--- KEYS: 1 last sequence number, 2 line
--- ARGV: 1 member ('': none), 2 ttl of the line in ms, 3 proposal
+-- Draw the proposed sequence number, unless one as great was drawn before; join the order of a name with it.
+-- KEYS: 1 last sequence number, 2 order
+-- ARGV: 1 member ('': none), 2 ttl of the order in ms, 3 proposal
 -- Reply: the number, or, if it was refused, a greater one that the next proposal must reach
 -- use: values
 local last = redis.call('GET', KEYS[1])

@@ -1,0 +1,159 @@
+"""The order of publication: tickets, the line of those who drew one, and notes that something waits elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import redis
+from django.conf import settings
+
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.types import Released
+from tests.support.stores import ALL, Held, an_ask, clear, granted, make, stores
+
+NAME = "video:42"
+LINES = ("redis",)
+
+
+@pytest.fixture(params=stores(*ALL))
+def backend(request) -> Iterator[LockStore]:
+    """A backend with an empty store."""
+    clear(request.param)
+    backend = make(request.param)
+    yield backend
+    backend.close_idle()
+    backend.close()
+
+
+@pytest.fixture(params=stores(*LINES))
+def keeper(request) -> Iterator[LockStore]:
+    """A backend that keeps lines."""
+    clear(request.param)
+    backend = make(request.param)
+    assert backend.keeps_order
+    yield backend
+    backend.close()
+
+
+class TestTickets:
+    def test_each_is_not_lower_than_the_one_before(self, backend):
+        drawn = [backend.next_number(NAME, str(number)) for number in range(50)]
+        assert drawn == sorted(drawn)
+
+    def test_no_two_are_alike_where_lines_are_kept(self, keeper):
+        with ThreadPoolExecutor(8) as threads:
+            drawn = list(threads.map(lambda number: keeper.next_number(NAME, str(number)), range(400)))
+        assert len(set(drawn)) == 400
+
+    def test_they_are_the_time_in_microseconds(self, backend):
+        assert 1_750_000_000_000_000 < backend.next_number() < 10_000_000_000_000_000
+
+    def test_a_flushed_store_does_not_go_back(self, keeper):
+        """gold standard 8.39: a counter that is reset gives out old numbers."""
+        before = keeper.next_number()
+        redis_of(keeper).flushdb()
+        assert keeper.next_number() > before
+
+    def test_a_clock_that_is_set_back_does_not_matter(self, keeper):
+        ahead = keeper.next_number() + 3_600_000_000
+        key = keeper.layout.ticket.split(b"\r\n")[1].decode()
+        redis_of(keeper).set(key, ahead)
+        assert keeper.next_number() == ahead + 1
+
+
+class TestTheLine:
+    def test_who_drew_before_is_expected_until_it_arrives(self, keeper):
+        first, second = keeper.next_number(NAME, "a"), keeper.next_number(NAME, "b")
+        assert keeper.count_before(NAME, first) == 0
+        assert keeper.count_before(NAME, second) == 1
+        assert keeper.leave_order(NAME, "a") is True  # b is in it
+        assert keeper.count_before(NAME, second) == 0
+        assert keeper.leave_order(NAME, "b") is False
+
+    def test_lines_of_other_names_are_other_lines(self, keeper):
+        keeper.next_number("video:1", "a")
+        assert keeper.count_before(NAME, keeper.next_number(NAME, "b")) == 0
+
+    def test_who_does_not_come_is_forgotten(self, keeper):
+        keeper.next_number(NAME, "lost")
+        mine = keeper.next_number(NAME, "b")
+        later = keeper.next_number(NAME, "c")
+        assert keeper.count_before(NAME, mine, forget=True) == 1
+        assert keeper.count_before(NAME, mine) == 0
+        assert keeper.count_before(NAME, later) == 1
+
+    def test_leaving_twice_or_unknown_changes_nothing(self, keeper):
+        keeper.next_number(NAME, "a")
+        assert keeper.leave_order(NAME, "unknown") is True
+        assert keeper.leave_order(NAME, "a") is False
+        assert keeper.leave_order(NAME, "a") is False
+
+    def test_a_ticket_without_a_member_joins_no_line(self, keeper):
+        keeper.next_number(NAME)
+        assert keeper.leave_order(NAME, "") is False
+
+    def test_it_does_not_stay_for_ever(self, keeper):
+        keeper.next_number(NAME, "a")
+        key = keeper.layout.order(NAME).split(b"\r\n")[1].decode()
+        assert 0 < redis_of(keeper).ttl(key) <= 86_400
+
+    def test_a_release_takes_notes_along(self, keeper):
+        granted(keeper.acquire(an_ask(NAME, "ours")))
+        keeper.set_flag("again:1")
+        assert keeper.release_and_clear(Held(NAME, "ours"), (NAME, "again:1")) == (Released.RELEASED, {"again:1"})
+        assert keeper.clear_flag("again:1") is False
+        granted(keeper.acquire(an_ask(NAME, "ours")))
+        assert keeper.release_and_clear(Held(NAME, "ours"), (NAME,)) == (Released.RELEASED, frozenset())
+
+    def test_a_release_of_somebody_elses_lock_leaves_them(self, keeper):
+        keeper.set_flag(NAME)
+        assert keeper.release_and_clear(Held(NAME, "mine"), (NAME,)) == (Released.GONE, None)
+        granted(keeper.acquire(an_ask(NAME, "theirs")))
+        assert keeper.release_and_clear(Held(NAME, "mine"), (NAME,)) == (Released.NOT_YOURS, None)
+        assert keeper.clear_flag(NAME) is True
+
+    def test_where_none_is_kept_one_has_to_look(self, backend):
+        if not backend.keeps_order:
+            backend.next_number(NAME, "a")
+            assert backend.count_before(NAME, backend.next_number(NAME, "b")) == 0
+            assert backend.leave_order(NAME, "a") is True
+
+
+class TestTheNewest:
+    def test_an_older_one_is_told(self, keeper):
+        first, second = keeper.next_number(), keeper.next_number()
+        assert keeper.record_newest(NAME, second) is True
+        assert keeper.record_newest(NAME, second) is True, "it may come again"
+        assert keeper.record_newest(NAME, first) is False
+        assert keeper.record_newest("video:1", first) is True
+        assert keeper.record_newest(NAME, keeper.next_number()) is True
+
+    def test_where_that_is_not_known_each_is(self, backend):
+        if not backend.keeps_order:
+            assert backend.record_newest(NAME, 2) is True
+            assert backend.record_newest(NAME, 1) is True
+
+
+class TestNotes:
+    def test_a_note_is_read_once(self, keeper):
+        assert keeper.clear_flag(NAME) is False
+        keeper.set_flag(NAME)
+        keeper.set_flag(NAME)
+        assert keeper.clear_flag("video:1") is False
+        assert keeper.clear_flag(NAME) is True
+        assert keeper.clear_flag(NAME) is False
+
+    def test_where_none_is_kept_one_has_to_look(self, backend):
+        if not backend.keeps_order:
+            backend.set_flag(NAME)
+            assert backend.clear_flag(NAME) is True
+            assert backend.clear_flag(NAME) is True
+            granted(backend.acquire(an_ask(NAME, "ours")))
+            assert backend.release_and_clear(Held(NAME, "ours"), (NAME,)) == (Released.RELEASED, None)
+
+
+def redis_of(keeper: LockStore) -> redis.Redis:
+    """A client of the same server."""
+    return redis.Redis.from_url(settings.TASKLOCK["LOCATION"])
