@@ -160,4 +160,5 @@ def _prepared(sender: type[models.Model], **details: Any) -> None:
     protect(sender)
 
 
+# On import, not in ready(): rows may be saved before, for example in the ready() of another app.
 class_prepared.connect(_prepared, dispatch_uid="tasklock.columns")

@@ -283,4 +283,5 @@ def _forget(*, setting: str, **kwargs: object) -> None:
         get_settings.cache_clear()
 
 
+# On import, not in ready(): the settings also apply before Django is set up, and without the app.
 setting_changed.connect(_forget, dispatch_uid="tasklock.conf")

@@ -88,8 +88,8 @@ class Page(NamedTuple):
         """Return the view of this page for an admin."""
 
         @check_access(methods=self.methods, release=self.release)
-        def view(admin: StoreAdmin, request: HttpRequest, **route: str) -> HttpResponseBase:
-            return self.show(admin, request, *map(unquoted, route.values()))
+        def view(admin: StoreAdmin, request: HttpRequest, **route: str | int) -> HttpResponseBase:
+            return self.show(admin, request, *(unquoted(str(part)) for part in route.values()))
 
         return partial(view, admin)
 

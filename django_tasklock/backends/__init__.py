@@ -104,4 +104,5 @@ def after_fork() -> None:
     current = None
 
 
+# On import, for the same reason as in ``conf``.
 setting_changed.connect(_on_setting_changed, dispatch_uid="tasklock.backends")

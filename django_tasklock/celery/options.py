@@ -174,6 +174,7 @@ def _clear_cache(*, setting: str, **kwargs: object) -> None:
         _own_options.cache_clear()
 
 
+# On import, for the same reason as in ``conf``.
 setting_changed.connect(_clear_cache, dispatch_uid="tasklock.celery.options")
 
 

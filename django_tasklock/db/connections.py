@@ -255,4 +255,5 @@ def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, *
         scope.add({connection: threading.get_ident()})
 
 
+# On import, not in ready(): scopes also work before Django is set up, and without the app.
 connection_created.connect(_record, dispatch_uid="tasklock.connections")

@@ -66,6 +66,8 @@ def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, *
     _threads.seen = seen
 
 
+# On import, not in ready(): locks also warn without the app. ready() imports this module, so
+# that connections opened before the first lock are known.
 connection_created.connect(_record, dispatch_uid="tasklock.transactions")
 
 

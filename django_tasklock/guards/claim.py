@@ -346,7 +346,7 @@ def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: S
     label = model._meta.label
     state = None if row is None else row[0]
     if row is None:
-        text = f"there is no {label} {pk!r} to claim"
+        text = f"there is no {label} {pk!r} to claim{_or_hidden(model)}"
     elif state in guard.claim_from:
         text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
     else:
@@ -357,9 +357,18 @@ def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: S
     return GuardRejected(text, name=f"{label}:{pk}", state=state)
 
 
+def _or_hidden(model: type[Model]) -> str:
+    """Return what else may be true of a row that is not found; empty unless the model has a base manager of its own."""
+    name = model._meta.base_manager.name
+    return "" if name == "_base_manager" else f", or the model's base manager, {name!r}, leaves it out"
+
+
 def _gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
     """Log and return the error for a deleted row. Usually its own body has deleted it, so it is no alert."""
-    text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
+    text = (
+        f"{claim.model._meta.label} {claim.pk!r} is gone{_or_hidden(claim.model)};"
+        f" there is nothing to write {', '.join(attempted)} to"
+    )
     logger.info("%s", text)
     return StaleClaim(text, name=claim.name, gone=True)
 

@@ -63,6 +63,8 @@ class StateGuard:
     ``failed``: the closing states; ``None`` leaves the state as it is. ``retry``: the state of a row whose body will be
     run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``.
 
+    Rows are read and written through the model's ``_base_manager``; a row that it leaves out counts as missing.
+
     Raises ``TaskLockError`` for options that cannot work. The system check tasklock.E004 checks them against the model.
     """
 

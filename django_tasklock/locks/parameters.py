@@ -86,4 +86,5 @@ def _forget(*, setting: str, **kwargs: object) -> None:
         _known.cache_clear()
 
 
+# On import, for the same reason as in ``conf``.
 setting_changed.connect(_forget, dispatch_uid="tasklock.locks.parameters")

@@ -65,6 +65,7 @@ def row_key(model: type[Model], text: str) -> Any:
         field = field.target_field
     key = field.to_python(text)
     field.run_validators(key)  # a number may exceed the range of its column
+    hash(key)  # the text of a composite primary key gives a list
     return key
 
 
@@ -78,7 +79,7 @@ def named_row(record: Record) -> tuple[type[Model], Any] | None:
     try:
         model = table_model(apps.get_model(label))
         return model, row_key(model, text)
-    except (LookupError, ValueError, TypeError, ValidationError):
+    except (LookupError, ValueError, TypeError, ValidationError, RecursionError):
         return None
 
 

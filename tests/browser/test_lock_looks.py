@@ -13,7 +13,7 @@ pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
 VIDEO = "video_processing_lock:1"
-LONG = "a-lock-with-a-name-that-has-no-end:" + "and-goes-on" * 12
+LONG = "a-lock-with-a-name-that-has-no-end:" + "andgoeson" * 18
 
 
 @pytest.fixture

@@ -12,14 +12,14 @@ from playwright.sync_api import Page, expect
 from django_tasklock.types import AcquireRequest
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.pages import HAN, confirm, detail, lies, untranslated
+from tests.browser.pages import HAN, LIST, confirm, detail, lies, row, untranslated
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
 ADMIN = "/admin/tasklock/"
 PARKED, SWEEP, AUDIT = f"{ADMIN}parkedmessage/", f"{ADMIN}lock/sweep/", f"{ADMIN}auditentry/"
-LONG = "a-lock-with-a-name-that-has-no-end:" + "and-goes-on" * 12
+LONG = "a-lock-with-a-name-that-has-no-end:" + "andgoeson" * 18
 WIDE = "all => all.filter((one) => one.scrollWidth > one.parentElement.clientWidth).map((one) => one.id)"
 
 PARK = """
@@ -112,7 +112,7 @@ def walk(page: Page, site: Example, visit: Visits, look: str, *, colours: bool =
     seen("parked")
     page.goto(f"{PARKED}t-100/change/")
     seen("parked-one")
-    page.goto(f"{PARKED}act/?do=discard&message=t-5&message=t-6&message=gone")
+    page.goto(f"{PARKED}act/?do=discard&message=t-4&message=t-5&message=t-6&message=gone")
     seen("parked-act")
     page.goto(AUDIT)
     expect(page.locator("#tasklock-table tbody tr")).to_have_count(100)
@@ -150,6 +150,10 @@ def test_in_chinese(visit: Visits, busy: Example) -> None:
         page.goto(address)
         assert HAN.search(page.locator(part).inner_text()), address
         assert untranslated(page, part) == [], address
+    page.goto(LIST)
+    behind = row(page, "video:1").locator("td").last
+    expect(behind).to_contain_text("2 个等待")
+    assert behind.evaluate("one => one.clientWidth") >= 60, "each character is in a line of its own"
 
 
 def test_under_unfold(visit: Visits, busy: Example) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from celery import Task, _state
+from celery import Task
 
 from django_tasklock import TaskLock, current_lock, task_lock
 from django_tasklock.backends.memory import reset
@@ -26,12 +26,10 @@ def app(settings: Any) -> Iterator[OnceApp]:
 
 
 @pytest.fixture
-def current(app: OnceApp) -> Iterator[OnceApp]:
+def current(app: OnceApp) -> OnceApp:
     """The same, as the app of this thread: whoever decorates a function is not asked which app is meant."""
-    before = _state._tls.current_app
     app.app.set_current()
-    yield app
-    _state._set_current_app(before)
+    return app
 
 
 def locked_by_now() -> str:

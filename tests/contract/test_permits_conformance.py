@@ -7,7 +7,8 @@ import pytest
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.testing.conformance import PermitContract, PermitWakingContract
 from tests.support.conformance import Named
-from tests.support.stores import BEYOND, LISTING, WAKING, make, stores
+from tests.support.permits import a_request
+from tests.support.stores import BEYOND, LISTING, WAKING, clear, granted, make, stores
 
 
 @pytest.mark.parametrize("name", stores(*LISTING, *BEYOND), indirect=True)
@@ -18,6 +19,19 @@ class TestPermits(Named, PermitContract):
 @pytest.mark.parametrize("name", stores(*WAKING, *BEYOND), indirect=True)
 class TestWaking(Named, PermitWakingContract):
     """Of those whose releases wake who waits."""
+
+
+@pytest.mark.parametrize("name", stores("redis", "cluster", "quorum-3"))
+@pytest.mark.parametrize("prefix", ["lock-%.[a]#permits:", "x#permits:y:", "#permits::"])
+def test_names_under_a_prefix_with_special_characters(name: str, prefix: str) -> None:
+    clear(name)
+    permits, asks = make(name, KEY_PREFIX=prefix).permits, [a_request("a", 1), a_request("#permits:b", 1)]
+    for ask in asks:
+        granted(permits.acquire(ask))
+    assert sorted(permits.names()) == ["#permits:b", "a"]
+    for ask in asks:
+        permits.release(ask.name, ask.token)
+    assert permits.names() == []
 
 
 def test_who_wakes_is_who_says_so() -> None:

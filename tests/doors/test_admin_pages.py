@@ -201,7 +201,23 @@ def test_a_free_name_has_a_page(operator: Client, locks) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["order:1/x", "a b", "../../etc", ".", "..", "%2e", "_2E", "é", "视频:1", "?q#x", "a\\b", MARKUP, "a" * 200]
+    "name",
+    [
+        "order:1/x",
+        "a b",
+        "../../etc",
+        ".",
+        "..",
+        "%2e",
+        "_2E",
+        "é",
+        "视频:1",
+        "?q#x",
+        "a\\b",
+        "sweep",
+        MARKUP,
+        "a" * 200,
+    ],
 )
 def test_names_find_their_page(operator: Client, take, name: str) -> None:
     """Through the list's link, through looking it up, and through the release."""

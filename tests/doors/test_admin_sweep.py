@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 from django.db import DatabaseError
+from django.db.models.signals import post_save
 from django.test import Client
 
 from django_tasklock import operations
@@ -107,16 +108,41 @@ def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch:
     assert "There was nothing to put right." not in text
 
 
-def test_a_sweep_does_without_its_table(monkeypatch: pytest.MonkeyPatch, take: Any, caplog: Any) -> None:
+def test_of_two_sweeps_at_once_it_shows_the_operators_own(operator: Client) -> None:
+    def other(instance: SweepEntry, **details: Any) -> None:
+        if instance.actor == "operator":
+            operations.sweep(by=Actor("beat"))
+
+    post_save.connect(other, SweepEntry)
+    try:
+        answer = operator.post(PAGE, {}, follow=True)
+    finally:
+        post_save.disconnect(other, SweepEntry)
+    assert [run.actor for run in operations.sweep_runs()] == ["beat", "operator"]
+    assert "Who operator" in words(answer.text)
+
+
+@pytest.fixture
+def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deploy whose migrations have not run yet."""
 
     def missing(*args: Any, **options: Any) -> None:
         raise DatabaseError("no such table")
 
     monkeypatch.setattr("django.db.models.query.QuerySet.create", missing)
+
+
+@pytest.mark.usefixtures("no_table")
+def test_a_sweep_does_without_its_table(take: Any, caplog: Any) -> None:
     overdue(take, "a")
     assert operations.sweep().swept == 1
     assert "could not be written down" in caplog.text
+
+
+def test_a_sweep_that_was_not_recorded_shows_no_other_run(operator: Client, request: pytest.FixtureRequest) -> None:
+    operations.sweep(by=Actor("beat"))
+    request.getfixturevalue("no_table")
+    assert operator.post(PAGE, {}).headers["Location"] == PAGE
 
 
 def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from django.test.utils import CaptureQueriesContext
 from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLockError, current_claim
 from django_tasklock.signals import claim_rejected, claim_stale
 from tests.support.guards import AGAIN, GUARD, ONCE, PROCESSES, heard, new_token, race, states
-from tests.testapp.models import Note, PlainVideo, Ticket, Video
+from tests.testapp.models import Draft, Note, PlainVideo, Ticket, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
 
@@ -119,6 +119,19 @@ class TestClaiming:
             Claim.take(model, 424242, GUARD, new_token())
         assert caught.value.state is None
         assert told[0]["pk"] == 424242
+
+    def test_a_row_that_its_base_manager_hides_is_rejected_with_that_reason(self):
+        draft = Draft.objects.create(hidden=True)
+        with pytest.raises(GuardRejected, match=f"^there is no testapp.Draft {draft.pk} to claim, or .*'objects'"):
+            take(draft)
+
+    def test_a_claimed_row_that_its_base_manager_hides_is_refused_with_that_reason(self):
+        draft = Draft.objects.create()
+        claim = take(draft)
+        claim.update(hidden=True)
+        with pytest.raises(StaleClaim, match=f"^testapp.Draft {draft.pk} is gone, or .*'objects'") as caught:
+            claim.update(hls_file="x.m3u8")
+        assert caught.value.gone
 
     def test_a_row_without_a_state_is_not_taken_for_one_that_is_gone(self):
         ticket = Ticket.objects.create()

@@ -32,7 +32,7 @@ from tests.support.sweeping import (
     swept,
     told,
 )
-from tests.testapp.models import PlainVideo, Ticket, Video
+from tests.testapp.models import PlainVideo, Scene, Ticket, Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -369,6 +369,17 @@ def test_a_row_that_is_gone_is_no_reason(store: str) -> None:
     hold("video:x", row="testapp.video:not a number")
     hold("gone:1", row="gone.model:1")
     assert told(swept()) == {}
+
+
+@pytest.mark.parametrize("pk", ["[1, 2]", "[" * 980, "7"], ids=["list", "deep", "number"])
+def test_a_row_of_a_composite_primary_key_does_not_stop_the_sweep(store: str, pk: str) -> None:
+    guarded_function()
+    ONCE.register(Scene)
+    claimed()
+    hold("scene", row=f"testapp.scene:{pk}")
+    hold("dead", dead_holder(), row=f"testapp.scene:{pk}")
+    assert told(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
+    assert TaskLock("scene").locked()
 
 
 def test_a_row_that_somebody_else_has_claimed_is_told(store: str) -> None:

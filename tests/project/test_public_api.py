@@ -373,6 +373,36 @@ print([check.id for check in run_checks(tags=["tasklock"])])
             "['tasklock.W002']",
         ]
 
+    def test_works_without_the_app_and_before_django_is_set_up(self, tmp_path):
+        """So receivers of changed settings and of new connections are connected on import, not in ``ready()``."""
+        code = """
+from django.conf import settings
+MEMORY = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
+settings.configure(
+    DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": "db.sqlite3"}}, TASKLOCK=MEMORY
+)
+import warnings
+from django.db import connection
+from django.test import override_settings
+from django_tasklock import TaskLock, task_lock
+from django_tasklock.backends import get_backend
+warnings.filterwarnings("ignore", "Accessing the database during app initialization")
+
+@task_lock("a")
+def body():
+    with connection.cursor():
+        pass
+
+body()
+assert connection.connection is None
+store = get_backend()
+with override_settings(TASKLOCK={**MEMORY, "TIMEOUT": 7}):
+    assert TaskLock("a").timeout == 7
+    assert get_backend() is not store
+assert TaskLock("a").timeout == 3600
+"""
+        script(code, cwd=tmp_path, DJANGO_SETTINGS_MODULE="")
+
 
 ERRORS = [
     TaskLockError("text", name="video:42"),

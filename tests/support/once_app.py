@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from celery import Celery
+from celery import Celery, _state
 from celery.app.trace import build_tracer
 from celery.worker.strategy import hybrid_to_proto2
 from kombu.simple import SimpleQueue
@@ -127,9 +127,12 @@ class OnceApp:
 
 @contextmanager
 def once_app() -> Iterator[OnceApp]:
-    """One for a test."""
+    """One for a test. Later tests have the app that was current before: Celery adds no shared tasks to a closed one."""
+    current, default = _state._tls.current_app, _state.default_app
     app = OnceApp()
     try:
         yield app
     finally:
         app.close()
+        _state._set_current_app(current)
+        _state.set_default_app(default)

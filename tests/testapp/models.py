@@ -11,6 +11,7 @@ from django_tasklock.models import GuardedModel
 __all__ = [
     "Channel",
     "Clip",
+    "Draft",
     "Feature",
     "Import",
     "Note",
@@ -18,6 +19,7 @@ __all__ = [
     "PlainImport",
     "PlainVideo",
     "Reel",
+    "Scene",
     "Sequel",
     "Ticket",
     "Trailer",
@@ -64,6 +66,15 @@ class Reel(models.Model):
     review = models.CharField(max_length=20, default="uploading")
 
 
+class Scene(models.Model):
+    """Its primary key has two columns, so no guard can claim it."""
+
+    pk = models.CompositePrimaryKey("film", "number")
+    film = models.IntegerField()
+    number = models.IntegerField()
+    status = models.CharField(max_length=20, default="uploading")
+
+
 class Note(models.Model):
     """Another table, written inside ``claim.transaction()``."""
 
@@ -105,6 +116,26 @@ class Trailer(GuardedModel):
     hls_file = models.CharField(max_length=200, null=True)
 
     objects = WithChannels()
+
+    class Meta:
+        base_manager_name = "objects"
+
+
+class WithoutHidden(models.Manager["Draft"]):
+    """Leaves out hidden rows."""
+
+    def get_queryset(self) -> models.QuerySet[Draft]:
+        return super().get_queryset().filter(hidden=False)
+
+
+class Draft(GuardedModel):
+    """Deleted softly, also for what Django does by itself, such as ``save()``."""
+
+    status = models.CharField(max_length=20, default="uploading")
+    hls_file = models.CharField(max_length=200, null=True)
+    hidden = models.BooleanField(default=False)
+
+    objects = WithoutHidden()
 
     class Meta:
         base_manager_name = "objects"

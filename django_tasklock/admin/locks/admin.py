@@ -25,7 +25,7 @@ class LockAdmin(StoreAdmin):
         Page("look-up/", "look_up", detail.look_up),
         Page("overview/", "overview", overview.show),
         Page("sweep/", "sweep", sweeps.show, READ_AND_POST),  # POST requires the permission to release
-        Page("sweep/<path:object_id>/", "sweep_run", sweeps.one),
+        Page("sweep/<int:object_id>/", "sweep_run", sweeps.one),  # no path: a lock may be called "sweep"
         Page("release/", "release_selected", actions.release_selected, READ_AND_POST, release=True),
         Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, release=True),
         Page("<path:object_id>/ask/", "ask", actions.ask, READ_AND_POST, release=True),

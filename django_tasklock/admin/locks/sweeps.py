@@ -108,12 +108,9 @@ def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResp
         return _report(admin, request, _("What a sweep would put right"), report.as_dict(), [])
     text = ngettext("Swept: %(count)d thing was put right.", "Swept: %(count)d things were put right.", report.swept)
     messages.success(request, text % {"count": report.swept})
-    try:
-        last = operations.sweep_runs(1)
-    except Error:
-        last = []
-    page = admin.address("sweep_run", str(last[0].number)) if last else admin.address("sweep")
-    return HttpResponseRedirect(page)
+    if report.number is None:
+        return HttpResponseRedirect(admin.address("sweep"))
+    return HttpResponseRedirect(admin.address("sweep_run", str(report.number)))
 
 
 def _report(

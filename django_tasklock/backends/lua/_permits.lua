@@ -5,12 +5,12 @@
 -- by the next script that runs.
 -- Queue entry: "<token> <channel> <ttl ms> <hold ms> <holder json> <limit>", scored by arrival.
 -- KEYS of the scripts that can grant: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 seen
--- The limiter's name is the part of KEYS[1] after the first "#permits:".
+-- KEYS[1] is KEYS[5], a colon and the limiter's name.
 
 local SPARE = 60000 -- ms for which the keys outlive the last timeout
 
 local function limiter_name()
-  return string.match(KEYS[1], '#permits:(.*)$')
+  return string.sub(KEYS[1], #KEYS[5] + 2)
 end
 
 local function remove_member(token)

@@ -58,7 +58,7 @@ class Gauges:
     no_expiry: int | None = None
     orphaned: int | None = None
     waiting: int | None = None
-    """Callers that wait for locks, counted for those of the five thousand locks that expire first."""
+    """Callers that wait for locks: for the first thousand that have waiters, of the five thousand that expire first."""
     longest_held: float | None = None
     """Seconds for which the oldest lock has been held, among the same five thousand."""
     parked: int | None = None

@@ -95,7 +95,7 @@ def sweep(
     if incomplete:
         notes.leave_out(incomplete)
     report = notes.report()
-    record_run(options, report, incomplete)
+    report = replace(report, number=record_run(options, report, incomplete))
     if report.swept and not dry_run:
         logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
     return report

@@ -120,6 +120,8 @@ class SweepReport:
     published: int
     """The number of tasks published again."""
     seconds: float
+    number: int | None = None
+    """``SweepRun.number`` of the recorded run; ``None``: it was not recorded, as a dry run."""
 
     @property
     def swept(self) -> int:

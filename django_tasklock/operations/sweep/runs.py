@@ -50,12 +50,15 @@ class SweepRun:
     """``SweepReport.as_dict()`` with the first hundred findings."""
 
 
-def record_run(options: SweepOptions, report: SweepReport, problem: str = "") -> None:
-    """Record that a sweep has run. If the database fails, that is logged and the sweep goes on."""
+def record_run(options: SweepOptions, report: SweepReport, problem: str = "") -> int | None:
+    """Record that a sweep has run, and return the run's number; ``None`` if it is not recorded.
+
+    Dry runs are not. If the database fails, that is logged and the sweep goes on.
+    """
     from django_tasklock.models import SweepEntry
 
     if options.dry_run:
-        return
+        return None
     kept = {**report.as_dict(), "findings": [finding.as_dict() for finding in report.findings[:LISTED]]}
     kept["unlisted"] = report.unlisted + max(0, len(report.findings) - LISTED)
     runs = SweepEntry._base_manager.using(router.db_for_write(SweepEntry))
@@ -72,6 +75,8 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
         runs.filter(pk__lte=made.pk - KEPT).delete()
     except Error as error:
         logger.warning("sweep: that it has run could not be written down: %s", error)
+        return None
+    return made.pk
 
 
 def sweep_runs(limit: int = 20) -> list[SweepRun]:
