@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Refused, Terms, TermsDiffer
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import GRID, TICK, Ledger, base_of
+from django_tasklock.backends.ledger.book import GRID, TICK, RateBook, floor_to_grid
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.rates.notation import parse
 from tests.support.rate_plays import START, Play, most_in_a_window, plays, terms
@@ -19,9 +19,9 @@ HOUR = 3600 * SECOND
 many = settings(max_examples=60, deadline=None)
 
 
-def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> Ledger:
+def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> RateBook:
     rates = tuple(one._replace(margin=0) for one in parse(rate))
-    return Ledger(state, Terms("x", rates, **more), time)
+    return RateBook(state, Terms("x", rates, **more), time)
 
 
 @pytest.mark.slow
@@ -68,11 +68,11 @@ class TestNeverMoreThanTheLimit:
 
     def test_who_comes_behind_a_place_with_leeway_waits_for_the_end_of_it(self):
         state, limiter = State(), Terms("x", (Rate(1, SECOND, 50_000),))
-        first = ledger_verbs.reserve(Ledger(state, limiter, START), 1, 0)
+        first = ledger_verbs.reserve(RateBook(state, limiter, START), 1, 0)
         again = (1, first.slot, first.edition, HOUR, False, 70_000)
-        late = ledger_verbs.resume(Ledger(state, limiter, START + 60_000), *again)
+        late = ledger_verbs.resume(RateBook(state, limiter, START + 60_000), *again)
         assert (late.wait, late.leeway) == (0, 70_000)
-        behind = ledger_verbs.reserve(Ledger(state, limiter, START + 60_000), 1, HOUR)
+        behind = ledger_verbs.reserve(RateBook(state, limiter, START + 60_000), 1, HOUR)
         assert behind.time - (late.time + 50_000 + late.leeway) == SECOND
 
     def test_one_that_is_late_and_the_next_that_is_not(self):
@@ -132,7 +132,7 @@ class TestNeverMoreThanTheLimit:
             play.do(step)
         play.end()
         for rate in limiter.rates:
-            slots = [(base_of(place.slot), place.cost) for place in play.used]
+            slots = [(floor_to_grid(place.slot), place.cost) for place in play.used]
             assert most_in_a_window(slots, rate.window) <= rate.limit
 
 
@@ -145,7 +145,7 @@ class TestOrder:
         for pause, cost in arrivals:
             time += pause
             units = min([cost, *(rate.limit for rate in limiter.rates)])
-            answer = ledger_verbs.reserve(Ledger(state, limiter, time), units, HOUR)
+            answer = ledger_verbs.reserve(RateBook(state, limiter, time), units, HOUR)
             assert isinstance(answer, Booked)
             slots.append(answer.slot)
         assert slots == sorted(slots)
@@ -232,14 +232,14 @@ class TestTheLine:
     def a_line(self, number: int) -> tuple[State, Terms, list[Booked]]:
         state, limiter = State(), Terms("x", (Rate(10, SECOND, 50_000),))
         for _ in range(10):  # spread over the window, as calls are
-            ledger_verbs.reserve(Ledger(state, limiter, START + 105_000 * _), 1, 0)
+            ledger_verbs.reserve(RateBook(state, limiter, START + 105_000 * _), 1, 0)
         now = START + SECOND
         return state, limiter, [
-            ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR, asks=True) for _ in range(number)
+            ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR, asks=True) for _ in range(number)
         ]  # fmt: skip
 
     def resume(self, state: State, limiter: Terms, time: int, one: Booked) -> Booked:
-        return ledger_verbs.resume(Ledger(state, limiter, time), 1, one.slot, one.edition, HOUR)
+        return ledger_verbs.resume(RateBook(state, limiter, time), 1, one.slot, one.edition, HOUR)
 
     def test_who_is_late_at_the_head_of_three_thousand_takes_the_next_place(self):
         """And everybody behind him the next but one, as soon as he comes; the last a new one. None goes to the end."""
@@ -269,9 +269,9 @@ class TestTheLine:
         state, limiter, booked = self.a_line(30)
         now = START + SECOND + 10
         left = booked[20]
-        assert ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.edition)
-        assert not ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.edition)
-        assert ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR).time == left.time
+        assert ledger_verbs.cancel(RateBook(state, limiter, now), 1, left.slot, left.edition)
+        assert not ledger_verbs.cancel(RateBook(state, limiter, now), 1, left.slot, left.edition)
+        assert ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR).time == left.time
         assert self.resume(state, limiter, left.time, left).time > left.time
 
     def test_a_claimed_place_is_nobody_elses(self):
@@ -279,7 +279,7 @@ class TestTheLine:
         one = booked[20]
         claimed = self.resume(state, limiter, one.time - 1000, one)
         assert (claimed.time, claimed.asks) == (one.time, False)
-        assert not ledger_verbs.cancel(Ledger(state, limiter, one.time), 1, one.slot, one.edition)
+        assert not ledger_verbs.cancel(RateBook(state, limiter, one.time), 1, one.slot, one.edition)
         assert self.resume(state, limiter, one.time, one).time == booked[21].time
         assert self.resume(state, limiter, one.time, claimed) == claimed._replace(wait=0)
 
@@ -287,7 +287,7 @@ class TestTheLine:
         """A place that is too far away stays in the line."""
         state, limiter, booked = self.a_line(30)
         one = booked[20]
-        late = ledger_verbs.resume(Ledger(state, limiter, one.time + 90_000), 1, one.slot, one.edition, 10)
+        late = ledger_verbs.resume(RateBook(state, limiter, one.time + 90_000), 1, one.slot, one.edition, 10)
         assert isinstance(late, Refused)
         assert [booked[21].slot, 1] in state.line
 
@@ -296,7 +296,7 @@ class TestTheLine:
         the ticket of a message, say."""
         state, limiter, booked = self.a_line(30)
         assert booked[20].edition == state.meta["epoch"] + 1
-        ledger_verbs.reset(Ledger(state, limiter, state.meta["epoch"] - 5))
+        ledger_verbs.reset(RateBook(state, limiter, state.meta["epoch"] - 5))
         assert state.meta["epoch"] > booked[20].edition
 
 
@@ -337,12 +337,13 @@ class TestGivingBack:
 
     def test_a_missed_place_is_exchanged_and_not_counted(self):
         state, margin = State(), Terms("x", parse("2/s"))
-        first, late = (ledger_verbs.reserve(Ledger(state, margin, START), 1, HOUR) for _ in range(2))
-        other = ledger_verbs.resume(Ledger(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
+        first, late = (ledger_verbs.reserve(RateBook(state, margin, START), 1, HOUR) for _ in range(2))
+        other = ledger_verbs.resume(RateBook(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
         assert other.wait == 0
-        assert ledger_verbs.use(Ledger(state, margin, START + 60_000)).rates[0].used == 2
+        assert ledger_verbs.use(RateBook(state, margin, START + 60_000)).rates[0].used == 2
         assert (
-            ledger_verbs.resume(Ledger(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot == START
+            ledger_verbs.resume(RateBook(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot
+            == START
         )
 
     def test_a_missed_place_that_nobody_took_is_not_counted(self):
@@ -426,7 +427,7 @@ class TestChangesUnderLoad:
         for turn in range(5):
             assert ledger_verbs.reserve(a_book(state, "1/s", START + turn * SECOND), 1, 0).wait == 0
         other = Terms("x", (Rate(1, SECOND, 0),))
-        assert ledger_verbs.reserve(Ledger(state, other, START + 4 * SECOND), 1, HOUR).wait == SECOND
+        assert ledger_verbs.reserve(RateBook(state, other, START + 4 * SECOND), 1, HOUR).wait == SECOND
 
 
 class TestAClockSetBack:
@@ -470,17 +471,17 @@ class TestAClockSetBack:
         """After seven misses in a row a place is booked for the end of ten seconds."""
         state, limiter = State(), Terms("x", (Rate(1, SECOND, 50_000),), horizon=5 * SECOND)
         for turn in range(5):
-            ledger_verbs.reserve(Ledger(state, limiter, START + turn), 1, HOUR)
-        late = ledger_verbs.reserve(Ledger(state, limiter, START + 5), 1, 5_250_000)
+            ledger_verbs.reserve(RateBook(state, limiter, START + turn), 1, HOUR)
+        late = ledger_verbs.reserve(RateBook(state, limiter, START + 5), 1, 5_250_000)
         time = START + 5_400_000
         for missed in range(1, 9):
             leeway = min(10 * SECOND, 50_000 * (2**missed - 1))
             late = ledger_verbs.resume(
-                Ledger(state, limiter, time), 1, late.slot, late.edition, 5 * SECOND, leeway=leeway
+                RateBook(state, limiter, time), 1, late.slot, late.edition, 5 * SECOND, leeway=leeway
             )
             assert not late.rebuilt
             time += late.wait + 60_000 + leeway
-        following = ledger_verbs.reserve(Ledger(state, limiter, time - 10 * SECOND), 1, HOUR)
+        following = ledger_verbs.reserve(RateBook(state, limiter, time - 10 * SECOND), 1, HOUR)
         assert not following.rebuilt
         assert following.edition == START
 
@@ -579,7 +580,7 @@ def test_the_book_survives_being_written_down():
     for _ in range(12):
         play.do(("reserve", 1, HOUR))
     play.do(("cancel", 3))
-    again = State(play.state.text())
+    again = State(play.state.to_json())
     assert (again.meta, again.rings) == (play.state.meta, play.state.rings)
     assert [tuple(entry) for entry in again.free] == play.state.free
-    assert again.text() == play.state.text()
+    assert again.to_json() == play.state.to_json()

@@ -88,4 +88,4 @@ def test_they_agree(stranger, store, limiter, steps):
         twins.do(step)
     twins.compare()
     store.delete("task_lock#rates")  # its times are the test's
-    assert State(json.dumps(json.loads(twins.state.text()))).meta == twins.state.meta
+    assert State(json.dumps(json.loads(twins.state.to_json()))).meta == twins.state.meta

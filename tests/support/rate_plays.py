@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Terms
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import GRID, TICK, Ledger
+from django_tasklock.backends.ledger.book import GRID, TICK, RateBook
 from django_tasklock.backends.ledger.state import State
 
 __all__ = ["START", "Place", "Play", "most_in_a_window", "plays", "terms"]
@@ -128,8 +128,8 @@ class Play:
 
     def ask(self, verb: str, *arguments: object) -> object:
         """The answer of the book."""
-        state = State(self.state.text()) if verb == "use" else self.state  # a look leaves nothing behind
-        book = Ledger(state, self.terms, self.time)
+        state = State(self.state.to_json()) if verb == "use" else self.state  # a look leaves nothing behind
+        book = RateBook(state, self.terms, self.time)
         if book.rebuilt or state.meta.get("off") != self.state.meta.get("off"):  # but of a clock that was set back
             self.state = state
         return getattr(ledger_verbs, verb)(book, *arguments)

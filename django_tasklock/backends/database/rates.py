@@ -21,7 +21,7 @@ from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import Ledger
+from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
@@ -41,7 +41,7 @@ class DatabaseRates(RateStore):
         self.purging = Purging(self._session, self.purge)
         self._metrics = metrics
 
-    def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True, counted: bool = False) -> T:
+    def run(self, terms: Terms, verb: Callable[[RateBook, bool], T], write: bool = True, counted: bool = False) -> T:
         """Run ``verb(book, again)`` on the limiter's book, store the changed book, and return the result.
 
         ``again``: an earlier attempt may have been executed. ``counted``: count the result in the same transaction.
@@ -55,12 +55,12 @@ class DatabaseRates(RateStore):
                 text, version, now = next(iter(found), ("", 0, 0))
                 if not now:
                     now = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), none=Max("version"))["now"]
-                book = Ledger(State(text), terms, now * 1000)
+                book = RateBook(State(text), terms, now * 1000)
                 answer = verb(book, again)
                 if not write:
                     return answer
-                book.state.terms = book.state.under(terms)
-                written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
+                book.state.terms = book.state.terms_to_store(terms)
+                written = {"state": book.state.to_json(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
                     self.purging.count_row()
                 with atomic_if_counted(alias, kind):
@@ -94,7 +94,7 @@ class DatabaseRates(RateStore):
     def resume(
         self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        def verb(book: Ledger, again: bool) -> Booked | Refused:
+        def verb(book: RateBook, again: bool) -> Booked | Refused:
             if again:  # the old slot may belong to another caller by now
                 return ledger_verbs.reserve(book, cost, longest, spaced, leeway=leeway)
             return ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway)
@@ -104,7 +104,7 @@ class DatabaseRates(RateStore):
     def exchange(
         self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        def verb(book: Ledger, again: bool) -> list[Booked | Refused]:
+        def verb(book: RateBook, again: bool) -> list[Booked | Refused]:
             if again:
                 return [ledger_verbs.reserve(book, cost, longest)]
             return ledger_verbs.exchange(book, cost, slots, edition, longest, leeway)

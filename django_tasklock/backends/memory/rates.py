@@ -10,7 +10,7 @@ from typing import ParamSpec, TypeVar
 from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import Ledger
+from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import get_settings
@@ -37,7 +37,7 @@ class MemoryRates(RateStore):
         """The state of each limiter by its name, in order of last use."""
         return store.rates if self._own is None else self._own
 
-    def run(self, terms: Terms, verb: Callable[[Ledger], T]) -> T:
+    def run(self, terms: Terms, verb: Callable[[RateBook], T]) -> T:
         """Run ``verb`` on the limiter's book at the current time, and return its result."""
         with self._mutex:
             books, time = self.books, store.now_in_microseconds()
@@ -47,9 +47,9 @@ class MemoryRates(RateStore):
                     del books[name]
             state = books.pop(terms.name, None) or State()
             books[terms.name] = state
-            book = Ledger(state, terms, time)
+            book = RateBook(state, terms, time)
             answer = verb(book)
-            state.expires, state.terms = book.expires, state.under(terms)
+            state.expires, state.terms = book.expires, state.terms_to_store(terms)
             return answer
 
     def reserve(
@@ -95,8 +95,8 @@ class MemoryRates(RateStore):
     def use(self, terms: Terms) -> Use:
         with self._mutex:
             known = self.books.get(terms.name)
-            copy = State() if known is None else State(known.text())  # the operation must change nothing
-            return ledger_verbs.use(Ledger(copy, terms, store.now_in_microseconds()))
+            copy = State() if known is None else State(known.to_json())  # the operation must change nothing
+            return ledger_verbs.use(RateBook(copy, terms, store.now_in_microseconds()))
 
     def agree(self, terms: Terms, process: str) -> str:
         return self.run(terms, lambda book: ledger_verbs.agree(book, process))
