@@ -63,11 +63,11 @@ class Booking:
         if self.outage.met and (error := self.outage.recent_error()) is not None:
             self.go_without(new, error)
             return new
-        view, longest = view_of(self.name), new.longest_at(new.began)
-        asks = spaced or view.lonely
+        view, max_wait = view_of(self.name), new.max_wait_at(new.began)
+        will_resume = spaced or view.lonely
         view.booking += 1
         try:
-            answer = stored.store.reserve(stored.terms, cost, longest, spaced, asks)
+            answer = stored.store.reserve(stored.terms, cost, max_wait, spaced, will_resume)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
@@ -83,8 +83,8 @@ class Booking:
         if self.outage.met and (error := self.outage.recent_error()) is not None:
             self.go_without(new, error)
             return new
-        view, longest = view_of(self.name), new.longest_at(new.began)
-        question = stored.store.areserve(stored.terms, cost, longest, view.lonely)
+        view, max_wait = view_of(self.name), new.max_wait_at(new.began)
+        question = stored.store.areserve(stored.terms, cost, max_wait, view.lonely)
         view.booking += 1
         try:
             answer = await shield_booking(stored, cost, question)
@@ -104,7 +104,7 @@ class Booking:
             return several
         sent = monotonic()
         try:
-            answers = stored.store.reserve_many(stored.terms, cost, several[0].longest, number)
+            answers = stored.store.reserve_many(stored.terms, cost, several[0].max_wait, number)
         except BackendUnavailable as error:
             with _all_or_none(several):
                 for new in several:
@@ -122,14 +122,14 @@ class Booking:
         new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
         try:
-            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.edition, new.longest, spaced)
+            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.edition, new.max_wait, spaced)
         except BackendUnavailable as error:
             self.go_without(new, error)
             return new
         booked = self._take(new, stored.view, new.began, answer)
         if booked.slot > part.slot and abs(booked.edition - part.edition) <= 1:
             new.missed = True
-            events.late(self.name, max(0, booked.time - booked.wait - booked.pause - part.slot) / 1_000_000)
+            events.late(self.name, max(0, booked.time - booked.wait - booked.total_pause - part.slot) / 1_000_000)
         return new
 
     def past(self, limiter: Limiter, deadline: float, part: Part) -> Reservation:
@@ -154,8 +154,8 @@ class Booking:
             return
         stored = self.outage.local(self.stored.in_force, self.limit.workers)
         reservation.move_to(stored)
-        sent, longest = monotonic(), reservation.longest
-        answer = stored.store.reserve(stored.terms, reservation.cost, longest)
+        sent, max_wait = monotonic(), reservation.max_wait
+        answer = stored.store.reserve(stored.terms, reservation.cost, max_wait)
         view_of(self.name).hear(sent, answer)
         if isinstance(answer, Refused):
             raise reservation.refused(answer)

@@ -200,10 +200,10 @@ class RateLimiter:
 
     def _deadline(self, timeout: Duration | None) -> float:
         """Return the deadline by this process's clock."""
-        longest = self.booking.limit.max_wait
+        max_wait = self.booking.limit.max_wait
         if timeout is not None:
-            longest = microseconds(timeout, "timeout", name=self.name, zero=True)
-        return monotonic() + longest / 1_000_000
+            max_wait = microseconds(timeout, "timeout", name=self.name, zero=True)
+        return monotonic() + max_wait / 1_000_000
 
     def restore(self, token: str, timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
         """Restore a reservation that another process has moved here: its slot, or another one if that was missed.
@@ -263,11 +263,11 @@ class RateLimiter:
 
     def usage(self) -> RateUsage:
         """Return the usage by all processes together. Raises ``BackendUnavailable``."""
-        return usage_of(self.in_force, self.store.use(self.terms))
+        return usage_of(self.in_force, self.store.usage(self.terms))
 
     async def ausage(self) -> RateUsage:
         """Do what ``usage`` does, for coroutines."""
-        return usage_of(self.in_force, await self.store.ause(self.terms))
+        return usage_of(self.in_force, await self.store.ausage(self.terms))
 
     def reset(self) -> None:
         """Delete what was used and booked, and pauses. Sleeping callers book again. Raises ``BackendUnavailable``."""

@@ -39,12 +39,14 @@ class Limit:
     grace: int = 60_000_000
     workers: int = 0
     cold_wait: bool = False
-    floor: int = 0
+    min_share: int = 0
     margin: float | None = None
 
     def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
         """Return these options as terms for a store. ``rates``: those of a tenant."""
-        return Terms(name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.floor, self.max_wait)
+        return Terms(
+            name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.min_share, self.max_wait
+        )
 
 
 def limit_of(name: str, given: object, **more: Any) -> Limit:
@@ -100,8 +102,8 @@ def _checked(
         raise TaskLockError(f"burst goes with algorithm='bucket', not {algorithm!r}")
     if on_unavailable == "local" and workers is None:
         raise TaskLockError("on_unavailable='local' needs workers=, the number of processes that share the limit")
-    floor = LEAST_SHARE if adaptive is True else adaptive
-    if adaptive is not False and not (isinstance(floor, float) and 0.001 <= floor < 1):
+    min_share = LEAST_SHARE if adaptive is True else adaptive
+    if adaptive is not False and not (isinstance(min_share, float) and 0.001 <= min_share < 1):
         raise TaskLockError(f"adaptive must be True, False or the least share of the limit (0.1), not {adaptive!r}")
     all_share = parse(rates, margin=margin, name=name)
     of_each = () if tenants is None else parse(tenants, margin=margin, name=name)
@@ -115,7 +117,7 @@ def _checked(
         grace=microseconds(grace, "grace"),
         workers=workers or 0,
         cold_wait=cold_start == "wait",
-        floor=round(floor * 1_000_000),
+        min_share=round(min_share * 1_000_000),
         margin=margin,
     )
 

@@ -121,12 +121,12 @@ class Reservation:
         return 0.0 if self.slot is None else self.slot.late(self.stored.clock)
 
     @property
-    def longest(self) -> int:
+    def max_wait(self) -> int:
         """The microseconds that its slot may be away from now."""
-        return self.longest_at(monotonic())
+        return self.max_wait_at(monotonic())
 
-    def longest_at(self, now: float) -> int:
-        """Return ``longest`` at ``now``, a time on this process's clock."""
+    def max_wait_at(self, now: float) -> int:
+        """Return ``max_wait`` at ``now``, a time on this process's clock."""
         left = int((self.deadline - now) * 1_000_000)
         return min(self.stored.terms.horizon, left) if left > 0 else 0
 
@@ -262,7 +262,7 @@ class Reservation:
         stored, slots = self.stored, [slot.booked.slot for slot in old]
         try:
             answers = stored.store.exchange(
-                stored.terms, self.cost, slots, old[0].booked.edition, self.longest, self.schedule.leeway
+                stored.terms, self.cost, slots, old[0].booked.edition, self.max_wait, self.schedule.leeway
             )
         except BaseException as error:
             self._not_exchanged(old, error)
@@ -274,7 +274,7 @@ class Reservation:
         stored, slots = self.stored, [slot.booked.slot for slot in old]
         try:
             answers = await stored.store.aexchange(
-                stored.terms, self.cost, slots, old[0].booked.edition, self.longest, self.schedule.leeway
+                stored.terms, self.cost, slots, old[0].booked.edition, self.max_wait, self.schedule.leeway
             )
         except BaseException as error:
             self._not_exchanged(old, error)
@@ -297,7 +297,7 @@ class Reservation:
         old, late, sent = self._asking()
         (store, terms, _), booked, leeway = self.stored, old.booked, self.schedule.leeway
         try:
-            answer = store.resume(terms, self.cost, booked.slot, booked.edition, self.longest, self.spaced, leeway)
+            answer = store.resume(terms, self.cost, booked.slot, booked.edition, self.max_wait, self.spaced, leeway)
         except BackendUnavailable as error:
             self.limiter.go_without(self, error)
         else:
@@ -306,7 +306,7 @@ class Reservation:
     async def _aask(self) -> None:
         old, late, sent = self._asking()
         (store, terms, _), booked, leeway = self.stored, old.booked, self.schedule.leeway
-        question = store.aresume(terms, self.cost, booked.slot, booked.edition, self.longest, leeway)
+        question = store.aresume(terms, self.cost, booked.slot, booked.edition, self.max_wait, leeway)
         try:
             answer = await shield_booking(self.stored, self.cost, question)
         except BackendUnavailable as error:
@@ -329,7 +329,7 @@ class Reservation:
     def refused(self, answer: Refused) -> Exception:
         """End the reservation, because there is no slot in time, and return the error to raise."""
         self.state = "cancelled"
-        return events.refused(self.stored.in_force, answer.wait, self.longest)
+        return events.refused(self.stored.in_force, answer.wait, self.max_wait)
 
     def _done(self) -> None:
         self.state = "used"

@@ -61,7 +61,7 @@ class Schedule:
             return True
         if left > 0:
             return False
-        return slot.booked.asks or self._was_missed(slot) or not self._stands(slot)
+        return slot.booked.must_resume or self._was_missed(slot) or not self._stands(slot)
 
     def _stands(self, slot: Slot) -> bool:
         """Tell whether the limiter is certainly unchanged since the slot was booked."""
@@ -75,7 +75,7 @@ class Schedule:
         """Tell whether its missed slot is exchanged together with those of other callers of this process."""
         return (
             slot is not None
-            and not slot.booked.asks
+            and not slot.booked.must_resume
             and not self._halfway
             and slot.wait <= 0
             and self._was_missed(slot)
@@ -100,7 +100,7 @@ class Schedule:
 
     def leave(self, slot: Slot | None) -> None:
         """Add the slot to those of the sleepers."""
-        if slot is not None and not slot.booked.asks and not self._halfway:
+        if slot is not None and not slot.booked.must_resume and not self._halfway:
             self._left = slot
             self._sleepers.put(slot)
 
@@ -112,7 +112,7 @@ class Schedule:
         if left is None:
             return slot
         # One that was refused has taken one more than it left: then the last has none, and books anew.
-        return self._take() or left._replace(booked=left.booked._replace(edition=NONE_LEFT, asks=True))
+        return self._take() or left._replace(booked=left.booked._replace(edition=NONE_LEFT, must_resume=True))
 
     def reclaim(self, slot: Slot | None) -> Slot | None:
         """Return its own slot, or another one if a sleeper has taken it, to be cancelled or moved."""

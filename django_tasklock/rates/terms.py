@@ -18,7 +18,7 @@ from django_tasklock.backends.contract.rates import (
     Refused,
     Terms,
     TermsDiffer,
-    Use,
+    Usage,
 )
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.server_clock import ServerClock
@@ -40,7 +40,7 @@ class Agreement:
         self.terms = own
         """The terms that apply."""
         self.due = float("-inf")
-        """When to say its own again, by whoever books and by whoever asks in his sleep."""
+        """When to say its own again, by whoever books and by whoever will_resume in his sleep."""
         self.warned = float("-inf")
         self._turn = threading.Lock()
 
@@ -60,7 +60,7 @@ class Agreement:
         if rule == self.own.rule():
             self.terms = self.own
             return
-        terms = self.own.under(rule)
+        terms = self.own.with_rule(rule)
         if terms.rule() != rule:
             text = f"the terms {rule!r} that are in force cannot be read: they are of another version of this package"
             raise TaskLockError(text, name=self.own.name)
@@ -117,7 +117,7 @@ class AgreedRates(RateStore):
     def _by(self, terms: Terms, cost: int, verb: Callable[[Terms], T], says: bool = False) -> T:
         agreement = self._of(terms)
         if says and agreement.take_turn():
-            agreement.hear(self.store.agree(terms, self._process or process()))
+            agreement.hear(self.store.vote(terms, self._process or process()))
         while True:
             try:
                 agreement.check_cost(cost)
@@ -128,7 +128,7 @@ class AgreedRates(RateStore):
     async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
         agreement = self._of(terms)
         if says and agreement.take_turn():
-            agreement.hear(await self.store.aagree(terms, self._process or process()))
+            agreement.hear(await self.store.avote(terms, self._process or process()))
         while True:
             try:
                 agreement.check_cost(cost)
@@ -136,8 +136,8 @@ class AgreedRates(RateStore):
             except TermsDiffer as error:
                 agreement.hear(error.rule)
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return self.store.agree(terms, process)
+    def vote(self, terms: Terms, process: str) -> str:
+        return self.store.vote(terms, process)
 
     def forget(self) -> None:
         """Forget the agreements and the estimate of the store's clock."""
@@ -145,30 +145,32 @@ class AgreedRates(RateStore):
         self.clock.forget()
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         agreement = self._agreements.get(terms)
         if agreement is not None and agreement.terms is agreement.own and monotonic() < agreement.due:  # most calls
             try:
-                return self.store.reserve(terms, cost, longest, spaced, asks)
+                return self.store.reserve(terms, cost, max_wait, spaced, will_resume)
             except TermsDiffer as error:
                 agreement.hear(error.rule)
-        return self._by(terms, cost, lambda held: self.store.reserve(held, cost, longest, spaced, asks), says=True)
+        return self._by(
+            terms, cost, lambda held: self.store.reserve(held, cost, max_wait, spaced, will_resume), says=True
+        )
 
-    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
-        return self._by(terms, cost, lambda held: self.store.reserve_many(held, cost, longest, number), says=True)
+    def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
+        return self._by(terms, cost, lambda held: self.store.reserve_many(held, cost, max_wait, number), says=True)
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         return self._by(
-            terms, cost, lambda held: self.store.resume(held, cost, slot, edition, longest, spaced, leeway), says=True
+            terms, cost, lambda held: self.store.resume(held, cost, slot, edition, max_wait, spaced, leeway), says=True
         )
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, edition, longest, leeway))
+        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, edition, max_wait, leeway))
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         return self.store.cancel(self.in_force(terms), cost, slot, edition)
@@ -176,8 +178,8 @@ class AgreedRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.store.settle(self.in_force(terms), cost, slot, edition, actual)
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self.store.penalize(self.in_force(terms), pushback, longest)
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return self.store.penalize(self.in_force(terms), pushback, max_length)
 
     def pause(self, terms: Terms, length: int) -> None:
         self.store.pause(self.in_force(terms), length)
@@ -185,8 +187,8 @@ class AgreedRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.store.adjust(self.in_force(terms), share)
 
-    def use(self, terms: Terms) -> Use:
-        return self.store.use(self.in_force(terms))
+    def usage(self, terms: Terms) -> Usage:
+        return self.store.usage(self.in_force(terms))
 
     def reset(self, terms: Terms) -> None:
         self.store.reset(self.in_force(terms))
@@ -197,21 +199,23 @@ class AgreedRates(RateStore):
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         return self.store.terms(names)
 
-    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        return await self._aby(terms, cost, lambda held: self.store.areserve(held, cost, longest, asks), says=True)
+    async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
+        return await self._aby(
+            terms, cost, lambda held: self.store.areserve(held, cost, max_wait, will_resume), says=True
+        )
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, leeway: int = 0
     ) -> Booked | Refused:
         return await self._aby(
-            terms, cost, lambda held: self.store.aresume(held, cost, slot, edition, longest, leeway), says=True
+            terms, cost, lambda held: self.store.aresume(held, cost, slot, edition, max_wait, leeway), says=True
         )
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         return await self._aby(
-            terms, cost, lambda held: self.store.aexchange(held, cost, slots, edition, longest, leeway)
+            terms, cost, lambda held: self.store.aexchange(held, cost, slots, edition, max_wait, leeway)
         )
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
@@ -220,11 +224,11 @@ class AgreedRates(RateStore):
     async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return await self.store.asettle(self.in_force(terms), cost, slot, edition, actual)
 
-    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return await self.store.apenalize(self.in_force(terms), pushback, longest)
+    async def apenalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return await self.store.apenalize(self.in_force(terms), pushback, max_length)
 
-    async def ause(self, terms: Terms) -> Use:
-        return await self.store.ause(self.in_force(terms))
+    async def ausage(self, terms: Terms) -> Usage:
+        return await self.store.ausage(self.in_force(terms))
 
     async def areset(self, terms: Terms) -> None:
         await self.store.areset(self.in_force(terms))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django_tasklock.backends.contract.rates import Terms, Use
+from django_tasklock.backends.contract.rates import Terms, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class RateUsage:
         return self.windows[0].used
 
 
-def usage_of(terms: Terms, use: Use) -> RateUsage:
+def usage_of(terms: Terms, use: Usage) -> RateUsage:
     """Return the store's answer as a ``RateUsage``."""
     still = _still(terms, use)
     windows = []
@@ -72,7 +72,7 @@ def usage_of(terms: Terms, use: Use) -> RateUsage:
     )
 
 
-def _still(terms: Terms, use: Use) -> int:
+def _still(terms: Terms, use: Usage) -> int:
     """Return the number of units that are still to come, at most.
 
     A rate with cells also counts the used units of the current cell.

@@ -25,7 +25,7 @@ class Sighting(NamedTuple):
 
     at: float
     edition: int
-    pause: int
+    total_pause: int
 
 
 class LimiterView:
@@ -60,9 +60,9 @@ class LimiterView:
     def hear(self, sent: float, answer: Booked | Refused) -> None:
         """Record the state in an answer to a request of ``sent``, so that other sleepers need not ask."""
         if isinstance(answer, Refused):
-            self.last = Sighting(sent, answer.edition, answer.pause)
+            self.last = Sighting(sent, answer.edition, answer.total_pause)
             return
-        self.last = Sighting(sent, answer.edition - answer.asks, answer.pause)
+        self.last = Sighting(sent, answer.edition - answer.must_resume, answer.total_pause)
         if answer.rebuilt:
             text = "rate limit %r: the store's clock was set back; all bookings were dropped for a window"
             logger.error(text, self.name)
@@ -71,7 +71,7 @@ class LimiterView:
         """Tell whether the limiter is unchanged since ``booked`` was requested at ``sent``; ``None``: not known."""
         last = self.last
         if last is not None and last.at > sent:
-            if (last.edition, last.pause) != (booked.edition, booked.pause):
+            if (last.edition, last.total_pause) != (booked.edition, booked.total_pause):
                 return False
             if monotonic() - last.at < FRESH:
                 return True
@@ -80,8 +80,8 @@ class LimiterView:
     def confirms(self, booked: Booked, seconds: float) -> bool:
         """Tell whether an answer of the last ``seconds`` says that the limiter is unchanged."""
         last = self.last
-        known = booked.edition - booked.asks, booked.pause
-        return last is not None and monotonic() - last.at < seconds and (last.edition, last.pause) == known
+        known = booked.edition - booked.must_resume, booked.total_pause
+        return last is not None and monotonic() - last.at < seconds and (last.edition, last.total_pause) == known
 
     @contextlib.contextmanager
     def asking(self, seconds: float) -> Iterator[None]:

@@ -87,13 +87,13 @@ def test_acts(visit: Visits, busy: Example) -> None:
     page.get_by_label("Limit in force, in per cent").fill("50")
     confirm(page, "their status page says so")
     expect(page.locator(".messagelist .success")).to_contain_text("50 % is in force now")
-    assert busy.store.rates.use(TAVILY).share == 500_000
+    assert busy.store.rates.usage(TAVILY).share == 500_000
     page.locator("#tasklock-reset").click()
     confirm(page, "a new key")
     expect(page.locator("#tasklock-explanation")).to_contain_text("at once")
     expect(page.locator("#tasklock-history")).to_contain_text("a new key")
     expect(page.locator("#tasklock-history")).to_contain_text("their status page says so")
-    assert busy.store.rates.use(TAVILY).rates[0].used == 0
+    assert busy.store.rates.usage(TAVILY).rates[0].used == 0
     page.goto(page_of("transcode"))
     expect(page.locator("#tasklock-members tbody tr")).to_have_count(2)
     page.locator(".tasklock-release-permit").first.click()

@@ -187,15 +187,15 @@ class TestTerms:
     def test_what_a_process_has_said_holds_for_a_minute(self):
         """The only process of a deploy takes the place of the only one before, whose backlog nobody waits for."""
         state = State()
-        assert ledger_verbs.agree(a_book(state, "10/m"), "old") == a_book(state, "10/m").terms.rule()
+        assert ledger_verbs.vote(a_book(state, "10/m"), "old") == a_book(state, "10/m").terms.rule()
         for _ in range(300):
             last = ledger_verbs.reserve(a_book(state, "10/m"), 1, HOUR)
         assert last.wait == 29 * 60 * SECOND + 9 * GRID
         soon, later = START + 59 * SECOND, START + 60 * SECOND
-        assert ledger_verbs.agree(a_book(state, "1000/m", soon), "new") == a_book(state, "10/m").terms.rule()
+        assert ledger_verbs.vote(a_book(state, "1000/m", soon), "new") == a_book(state, "10/m").terms.rule()
         with pytest.raises(TermsDiffer):
             ledger_verbs.reserve(a_book(state, "1000/m", soon), 1, HOUR)
-        assert ledger_verbs.agree(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
+        assert ledger_verbs.vote(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
         assert ledger_verbs.reserve(a_book(state, "1000/m", later), 1, HOUR).wait < 3 * SECOND
         again = ledger_verbs.resume(a_book(state, "1000/m", later), 1, last.slot, last.edition, HOUR)
         assert again.wait < 3 * SECOND
@@ -220,7 +220,7 @@ class TestRefusing:
         assert ledger_verbs.reserve(a_book(state, rates), 1, 2 * SECOND).wait == SECOND
         refused = ledger_verbs.reserve(a_book(state, rates, time=START + 2 * SECOND), 1, 60 * SECOND)
         assert refused.wait == 3598 * SECOND
-        used = ledger_verbs.use(a_book(state, rates, time=START + 3 * SECOND)).rates
+        used = ledger_verbs.usage(a_book(state, rates, time=START + 3 * SECOND)).rates
         assert [rate.used for rate in used] == [0, 6]
 
 
@@ -235,7 +235,7 @@ class TestTheLine:
             ledger_verbs.reserve(RateBook(state, limiter, START + 105_000 * _), 1, 0)
         now = START + SECOND
         return state, limiter, [
-            ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR, asks=True) for _ in range(number)
+            ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR, will_resume=True) for _ in range(number)
         ]  # fmt: skip
 
     def resume(self, state: State, limiter: Terms, time: int, one: Booked) -> Booked:
@@ -245,14 +245,14 @@ class TestTheLine:
         """And everybody behind him the next but one, as soon as he comes; the last a new one. None goes to the end."""
         state, limiter, booked = self.a_line(3000)
         standing = booked[10:]
-        assert all(one.asks for one in standing)
+        assert all(one.must_resume for one in standing)
         told = [one.time for one in standing]
         late = self.resume(state, limiter, standing[0].time + self.LATE, standing[0])
         assert late.time == told[1]
         assert late.wait < 10_000
         taken = [self.resume(state, limiter, max(one.time, late.time), one) for one in standing[1:]]
         assert [one.time for one in taken[:-1]] == told[2:]
-        assert not any(one.asks for one in taken[:-1])
+        assert not any(one.must_resume for one in taken[:-1])
         assert taken[-1].time - told[-1] <= 110_000
         used = [(one.time, 1) for one in [*booked[:10], late, *taken]]
         assert most_in_a_window(used, SECOND) <= 10
@@ -278,7 +278,7 @@ class TestTheLine:
         state, limiter, booked = self.a_line(30)
         one = booked[20]
         claimed = self.resume(state, limiter, one.time - 1000, one)
-        assert (claimed.time, claimed.asks) == (one.time, False)
+        assert (claimed.time, claimed.must_resume) == (one.time, False)
         assert not ledger_verbs.cancel(RateBook(state, limiter, one.time), 1, one.slot, one.edition)
         assert self.resume(state, limiter, one.time, one).time == booked[21].time
         assert self.resume(state, limiter, one.time, claimed) == claimed._replace(wait=0)
@@ -314,7 +314,7 @@ class TestGivingBack:
         state = State()
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
         ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].edition)
-        assert ledger_verbs.use(a_book(state, "1/s")).free == 1
+        assert ledger_verbs.usage(a_book(state, "1/s")).free == 1
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[1].time
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).wait == 4 * SECOND
 
@@ -340,7 +340,7 @@ class TestGivingBack:
         first, late = (ledger_verbs.reserve(RateBook(state, margin, START), 1, HOUR) for _ in range(2))
         other = ledger_verbs.resume(RateBook(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
         assert other.wait == 0
-        assert ledger_verbs.use(RateBook(state, margin, START + 60_000)).rates[0].used == 2
+        assert ledger_verbs.usage(RateBook(state, margin, START + 60_000)).rates[0].used == 2
         assert (
             ledger_verbs.resume(RateBook(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot
             == START
@@ -351,9 +351,9 @@ class TestGivingBack:
         booked = [ledger_verbs.reserve(a_book(state), 1, HOUR) for _ in range(7)]
         ledger_verbs.cancel(a_book(state), 1, booked[3].slot, booked[3].edition)
         later = START + SECOND + 1
-        assert ledger_verbs.use(a_book(state, time=later)).rates[0].used == 3
+        assert ledger_verbs.usage(a_book(state, time=later)).rates[0].used == 3
         assert isinstance(ledger_verbs.reserve(a_book(state, time=later), 1, 0), Refused)
-        assert ledger_verbs.use(a_book(state, time=later)).rates[0].used == 2
+        assert ledger_verbs.usage(a_book(state, time=later)).rates[0].used == 2
 
     @many
     @given(terms(), st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=60), st.randoms())
@@ -365,7 +365,7 @@ class TestGivingBack:
         while play.waiting:
             play.do(("cancel", random.randrange(1000)))
         wait = play.ask("reserve", 1, HOUR).wait
-        assert wait <= limiter.longest + GRID + (limiter.longest if limiter.cold_wait else 0)
+        assert wait <= limiter.longest_window + GRID + (limiter.longest_window if limiter.cold_wait else 0)
 
     def test_one_place_goes_back_once(self):
         """However often that is said, and whoever has it by then: a cancel sent again, two threads, two deliveries."""
@@ -452,15 +452,15 @@ class TestAClockSetBack:
     def test_a_stop_is_as_long_as_it_was(self):
         state = State()
         ledger_verbs.penalize(a_book(state), Pushback(10 * SECOND), HOUR)
-        assert ledger_verbs.use(a_book(state, time=START - HOUR // 2)).paused == 10 * SECOND
+        assert ledger_verbs.usage(a_book(state, time=START - HOUR // 2)).paused == 10 * SECOND
 
     def test_a_lowered_limit_rises_as_soon(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         ledger_verbs.penalize(a_book(state, "10/s", **adaptive), Pushback(0), HOUR)
         for turn in range(10):
             ledger_verbs.reserve(a_book(state, "10/s", START - HOUR + turn, **adaptive), 1, HOUR)
         ledger_verbs.reserve(a_book(state, "10/s", START - HOUR + 2 * SECOND, **adaptive), 1, HOUR)
-        assert ledger_verbs.use(a_book(state, "10/s", START - HOUR + 2 * SECOND, **adaptive)).share == 800_000
+        assert ledger_verbs.usage(a_book(state, "10/s", START - HOUR + 2 * SECOND, **adaptive)).share == 800_000
 
     def test_by_less_than_is_noted_stalls(self):
         state = State()
@@ -510,12 +510,12 @@ class TestAStopOfTheClock:
         first = ledger_verbs.reserve(a_book(state, "1/s"), 1, 0)
         ledger_verbs.penalize(a_book(state, "1/s"), Pushback(100 * SECOND), HOUR)
         ledger_verbs.pause(a_book(state, "1/s", START + SECOND // 2), 10 * SECOND)
-        assert ledger_verbs.use(a_book(state, "1/s", START + SECOND // 2)).paused == 10 * SECOND
+        assert ledger_verbs.usage(a_book(state, "1/s", START + SECOND // 2)).paused == 10 * SECOND
         second = ledger_verbs.reserve(a_book(state, "1/s", START + SECOND // 2), 1, HOUR)
         assert second.slot - first.slot == SECOND
         assert second.wait == 11 * SECOND, "the clock had stood still since the beginning"
         ledger_verbs.pause(a_book(state, "1/s", START + 2 * SECOND), 0)
-        assert ledger_verbs.use(a_book(state, "1/s", START + 2 * SECOND)).paused == 0
+        assert ledger_verbs.usage(a_book(state, "1/s", START + 2 * SECOND)).paused == 0
         asked = ledger_verbs.resume(a_book(state, "1/s", START + 2 * SECOND), 1, second.slot, second.edition, HOUR)
         assert (asked.slot, asked.wait) == (second.slot, SECOND)
 
@@ -527,7 +527,7 @@ class TestAStopOfTheClock:
         assert isinstance(ledger_verbs.reserve(a_book(state, time=START + SECOND), 1, HOUR), Refused)
         book = a_book(state, time=START + SECOND)
         assert not book.rebuilt
-        assert ledger_verbs.use(book).paused == 24 * HOUR - SECOND
+        assert ledger_verbs.usage(book).paused == 24 * HOUR - SECOND
 
     def test_has_a_cap(self):
         assert ledger_verbs.penalize(a_book(State()), Pushback(100 * HOUR), HOUR).wait == HOUR
@@ -540,20 +540,20 @@ class TestAStopOfTheClock:
 
 class TestAdaptiveLimit:
     def share(self, state: State, time: int, **more) -> int:
-        return ledger_verbs.use(a_book(state, "100/s", time, **more)).share
+        return ledger_verbs.usage(a_book(state, "100/s", time, **more)).share
 
     def test_falls_once_a_window_not_below_its_floor(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         for _ in range(3):
             ledger_verbs.penalize(a_book(state, "100/s", **adaptive), Pushback(0), HOUR)
         assert self.share(state, START, **adaptive) == 700_000
         for turn in range(1, 4):
             ledger_verbs.penalize(a_book(state, "100/s", START + turn * SECOND, **adaptive), Pushback(0), HOUR)
         assert self.share(state, START, **adaptive) == 400_000
-        assert ledger_verbs.use(a_book(state, "100/s", START, **adaptive)).rates[0].limit == 40
+        assert ledger_verbs.usage(a_book(state, "100/s", START, **adaptive)).rates[0].limit == 40
 
     def test_rises_only_while_it_is_used(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         ledger_verbs.penalize(a_book(state, "100/s", **adaptive), Pushback(0), HOUR)
         for turn in range(1, 5):
             ledger_verbs.reserve(a_book(state, "100/s", START + turn * SECOND, **adaptive), 10, 0)
@@ -563,7 +563,7 @@ class TestAdaptiveLimit:
         assert self.share(state, START + 9 * SECOND, **adaptive) == 730_000
 
     def test_rises_to_the_configured_limit_and_no_further(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         ledger_verbs.adjust(a_book(state, "100/s", **adaptive), 975_000)
         for turn in range(1, 9):
             ledger_verbs.reserve(a_book(state, "100/s", START + turn * SECOND, **adaptive), 99, 0)

@@ -62,7 +62,7 @@ class Twins(Play):
         for own in ("exp", "idx", "calm", "buried", "stood", "rough"):
             stored.pop(own, None)
         if told := stored.pop("terms", b"").decode():
-            assert Terms.read(self.terms.name, told).words() == self.terms.words()
+            assert Terms.from_text(self.terms.name, told).script_arguments() == self.terms.script_arguments()
         assert stored.pop("rule", b"").decode() == self.state.rule
         votes = store.zrange(keys % "votes", 0, -1, withscores=True)
         assert {vote.decode(): int(at) for vote, at in votes} == self.state.votes

@@ -85,7 +85,7 @@ def permit(name: str, token: str, limit: int = 3, *, hold: int = 3_600_000) -> s
 def everything() -> tuple[Any, ...]:
     """What could have been changed."""
     store = get_backend()
-    use = store.rates.use(Terms(NAME, parse("1/m, 100/d")))
+    use = store.rates.usage(Terms(NAME, parse("1/m, 100/d")))
     taken = [(one.token, one.fence) for one in store.permits.members(NAME)]
     counts = (AuditEntry.objects.count(), LogEntry.objects.count())
     return use.rates, use.share, use.refused, store.rates.names(), taken, counts

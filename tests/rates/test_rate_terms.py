@@ -110,8 +110,8 @@ def test_one_of_two_threads_says_them(at, monkeypatch):
     """Both look at the clock before either has noted that it says them."""
     said, both, looks = [], threading.Barrier(2), threading.local()
     kept = get_backend().rates
-    agree = kept.agree
-    monkeypatch.setattr(kept, "agree", lambda *what: said.append(what) or agree(*what))
+    vote = kept.vote
+    monkeypatch.setattr(kept, "vote", lambda *what: said.append(what) or vote(*what))
 
     def clock() -> float:
         looks.number = getattr(looks, "number", 0) + 1

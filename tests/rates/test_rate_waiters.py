@@ -38,7 +38,7 @@ def crew() -> Iterator[Crew]:
 
 def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
     """Four processes with fifty threads each; who waits no longer than a second never asks again."""
-    for verb in ("agree", "reserve", "resume", "exchange"):
+    for verb in ("vote", "reserve", "resume", "exchange"):
         store.script_load(body_of(verb))
     with Trips(store) as trips:
         workers = callers(crew, 4)
@@ -94,7 +94,7 @@ def test_arrival_decides(name):
 @pytest.fixture
 def known(proxy: Proxy, name: str, store: redis.Redis) -> Proxy:
     """A proxy before a server that knows the scripts."""
-    for verb in ("reserve", "resume", "cancel", "settle", "penalize", "use", "reset"):
+    for verb in ("reserve", "resume", "cancel", "settle", "penalize", "usage", "reset"):
         store.script_load(body_of(verb))
     return proxy
 
@@ -172,7 +172,7 @@ def test_who_sleeps_finds_its_slot_whatever_other_limiters_were_used_meanwhile(n
     limiter.acquire()
     reservation = limiter.reserve()
     slot = reservation.slot
-    assert not slot.booked.asks
+    assert not slot.booked.must_resume
     reservation.schedule.leave(slot)
     for number in range(MOST + 1):
         view_of(f"{name}:{number}")

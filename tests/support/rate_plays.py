@@ -41,7 +41,7 @@ def terms(algorithms: Sequence[str] = ("window",), horizon: int = HOUR) -> st.Se
         algorithm=st.sampled_from(list(algorithms)),
         burst=st.integers(0, 3),
         cold_wait=st.booleans(),
-        floor=st.sampled_from([0, 100_000, 500_000]),
+        min_share=st.sampled_from([0, 100_000, 500_000]),
         horizon=st.just(horizon),
     )
 
@@ -73,7 +73,7 @@ _steps = {
     "settle": [st.tuples(st.just("settle"), st.integers(0, 5), st.integers(0, 4))],
     "change": [st.tuples(st.just("change"), st.integers(0, 3))],
     "reset": [st.tuples(st.just("reset"))],
-    "use": [st.tuples(st.just("use"))],
+    "usage": [st.tuples(st.just("usage"))],
     "back": [st.tuples(st.just("back"), st.sampled_from([1000, 5_000_000, 100 * HOUR]))],
 }
 
@@ -128,7 +128,7 @@ class Play:
 
     def ask(self, verb: str, *arguments: object) -> object:
         """The answer of the book."""
-        state = State(self.state.to_json()) if verb == "use" else self.state  # a look leaves nothing behind
+        state = State(self.state.to_json()) if verb == "usage" else self.state  # a look leaves nothing behind
         book = RateBook(state, self.terms, self.time)
         if book.rebuilt or state.meta.get("off") != self.state.meta.get("off"):  # but of a clock that was set back
             self.state = state
@@ -150,12 +150,12 @@ class Play:
     def _spaced(self, cost: int) -> None:
         self._reserve(cost, HOUR, True)
 
-    def _reserve(self, cost: int, longest: int, *spaced: bool) -> None:
+    def _reserve(self, cost: int, max_wait: int, *spaced: bool) -> None:
         cost = min([cost, *(rate.limit for rate in self.terms.rates)])  # more is refused before any store is asked
-        answer = self.ask("reserve", cost, longest, *spaced)
+        answer = self.ask("reserve", cost, max_wait, *spaced)
         if isinstance(answer, Booked):
             self.heaviest = max(self.heaviest, cost)
-            assert answer.wait <= longest or answer.wait < TICK
+            assert answer.wait <= max_wait or answer.wait < TICK
             place = Place(cost, answer.slot, answer.edition, 0)
             self._told(place, answer)
             self.waiting.append(place)
@@ -164,7 +164,7 @@ class Play:
     def _told(self, place: Place, answer: Booked) -> None:
         place.slot, place.edition, place.due = answer.slot, answer.edition, self.time + max(0, answer.wait)
         place.until = self.time + answer.wait + self.terms.margin + answer.leeway
-        place.heard, place.asks = self.changes, answer.asks
+        place.heard, place.asks = self.changes, answer.must_resume
 
     def _pass(self, microseconds: int) -> None:
         self.time += microseconds
@@ -264,7 +264,7 @@ class Play:
         self.limits.append(self.terms)
         for _ in range(100):
             self.processes += 1
-            if self.ask("agree", f"process{self.processes}") == self.terms.rule():
+            if self.ask("vote", f"process{self.processes}") == self.terms.rule():
                 break
         else:
             raise AssertionError("outvoted for ever")
@@ -279,8 +279,8 @@ class Play:
         self.ask("reset")
         self.used.clear()  # forgotten on purpose
 
-    def _use(self) -> None:
-        self.ask("use")
+    def _usage(self) -> None:
+        self.ask("usage")
 
 
 def most_in_a_window(used: Sequence[tuple[int, int]], window: int) -> int:

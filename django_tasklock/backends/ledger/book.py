@@ -63,7 +63,7 @@ class RateBook:
         behind = self.get("idx") - time
         if behind >= RECORD_TIME_EVERY:  # the store's clock was set back: the limiter's continues from where it was
             self.meta |= {key: self.get(key) - behind for key in ("off", "until", "changed")}
-        far = self.get("hz") + terms.longest + MAX_LEEWAY
+        far = self.get("hz") + terms.longest_window + MAX_LEEWAY
         # An older version, which does not notice a step back, has booked meanwhile.
         if self.get("last") - self.now > far or self.get("until") - time > far:
             self.begin_edition(max(self.edition + 2, time), wait_first=True)
@@ -80,7 +80,7 @@ class RateBook:
         self.state.gone.clear()
         self.state.line.clear()
         if wait_first:
-            self.meta["from"] = self.time + self.terms.longest
+            self.meta["from"] = self.time + self.terms.longest_window
 
     def apply_new_terms(self) -> None:
         """Apply other terms from now on: drop the later bookings, so that sleeping callers must book again.
@@ -129,7 +129,7 @@ class RateBook:
     @property
     def expires(self) -> int:
         """When the state can be deleted, in microseconds since 1970."""
-        ends = max(self.get("last"), self.get("from"), self.now) + self.get("off") + self.terms.longest
+        ends = max(self.get("last"), self.get("from"), self.now) + self.get("off") + self.terms.longest_window
         if self.terms.cold_wait:
             return max(ends, self.time + MONTH)
         return ends if self.get("share") == FULL_SHARE else max(ends, self.time + DAY)
@@ -293,7 +293,7 @@ class RateBook:
     def mark_given_back(self, slot: int) -> None:
         """Record that the slot was given back under this number."""
         self.state.gone[str(slot)] = 1
-        old = self.now - self.terms.longest
+        old = self.now - self.terms.longest_window
         for number in [number for number in self.state.gone if int(number) < old]:
             del self.state.gone[number]
 

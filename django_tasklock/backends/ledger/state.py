@@ -35,7 +35,7 @@ class State:
 
     def terms_to_store(self, terms: Terms) -> str:
         """Return the text to store as ``terms`` after a call with these: with the common part that is in force."""
-        return terms.under(self.rule).text() if self.rule else terms.text()
+        return terms.with_rule(self.rule).text() if self.rule else terms.text()
 
     def to_json(self) -> str:
         """Return the state as JSON."""

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from django_tasklock.backends.contract.metrics import CANCELLED, GRANTED, GRANTED_LATE, PUSHBACK, REFUSED
-from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Use, Used
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Usage, WindowUnits
 from django_tasklock.backends.ledger.book import (
     FULL_SHARE,
     GRID,
@@ -22,11 +22,11 @@ from django_tasklock.backends.ledger.book import (
 
 
 def reserve(
-    book: RateBook, cost: int, longest: int, spaced: bool = False, asks: bool = False, leeway: int = 0
+    book: RateBook, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False, leeway: int = 0
 ) -> Booked | Refused:
     """Book the first slot. One with leeway is booked for the latest time at which it may be used.
 
-    ``asks``: the caller will resume the slot before using it.
+    ``will_resume``: the caller will resume the slot before using it.
     """
     check_terms(book)
     raise_lowered_limit(book)
@@ -34,7 +34,7 @@ def reserve(
     index = -1 if leeway else book.find_free_slot(cost)
     slot = book.first_slot(cost, spaced) if index < 0 else floor_to_grid(book.state.free[index][0])
     wait = book.time_until(slot)
-    if wait > longest and wait >= TICK:
+    if wait > max_wait and wait >= TICK:
         book.meta["refused"] = book.get("refused") + 1
         return Refused(wait, book.edition, book.get("off"))
     if index >= 0:
@@ -52,21 +52,21 @@ def reserve(
         slot = number
     if book.get("share") < FULL_SHARE:
         book.meta["spent"] = book.get("spent") + cost
-    asks = asks and wait > OPENS_BEFORE and not leeway
-    if asks:
+    in_line = will_resume and wait > OPENS_BEFORE and not leeway
+    if in_line:
         book.add_to_line(slot, cost)
-    return Booked(slot, wait, book.edition + asks, book.get("off"), book.time + wait, book.rebuilt, leeway, asks)
+    return Booked(slot, wait, book.edition + in_line, book.get("off"), book.time + wait, book.rebuilt, leeway, in_line)
 
 
 def resume(
-    book: RateBook, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+    book: RateBook, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
 ) -> Booked | Refused:
     """Return the current state of a slot: due, ahead, exchanged for an earlier one, or a new one if missed."""
     check_terms(book)
     if edition == book.edition + 1:
-        return resume_in_line(book, cost, slot, longest, spaced, leeway)
+        return resume_in_line(book, cost, slot, max_wait, spaced, leeway)
     if edition != book.edition or book.was_given_back(slot):
-        return reserve(book, cost, longest, spaced, False, leeway)
+        return reserve(book, cost, max_wait, spaced, False, leeway)
     if slot > book.now:
         book.remove_unused()
         index = book.find_free_slot(cost)
@@ -80,17 +80,17 @@ def resume(
         return as_booked(book, slot)
     book.mark_given_back(slot)
     book.remove_units(slot, cost)
-    return take_next_slot(book, cost, slot, longest, spaced, False, leeway)
+    return take_next_slot(book, cost, slot, max_wait, spaced, False, leeway)
 
 
 def exchange(
-    book: RateBook, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+    book: RateBook, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
 ) -> list[Booked | Refused]:
     """Do what ``resume`` does for several missed slots."""
-    return [resume(book, cost, slot, edition, longest, leeway=leeway) for slot in slots]
+    return [resume(book, cost, slot, edition, max_wait, leeway=leeway) for slot in slots]
 
 
-def resume_in_line(book: RateBook, cost: int, slot: int, longest: int, spaced: bool, leeway: int) -> Booked | Refused:
+def resume_in_line(book: RateBook, cost: int, slot: int, max_wait: int, spaced: bool, leeway: int) -> Booked | Refused:
     """Do what ``resume`` does for a slot in the line: the caller takes the first one there that can still be used."""
     book.remove_unused()
     if slot > book.now + OPENS_BEFORE:
@@ -101,18 +101,18 @@ def resume_in_line(book: RateBook, cost: int, slot: int, longest: int, spaced: b
             book.give_back(slot, cost)
             slot = better
             book.add_to_line(slot, cost)
-        return as_booked(book, slot, asks=True)
-    return take_next_slot(book, cost, slot, longest, spaced, True, leeway)
+        return as_booked(book, slot, in_line=True)
+    return take_next_slot(book, cost, slot, max_wait, spaced, True, leeway)
 
 
 def take_next_slot(
-    book: RateBook, cost: int, slot: int, longest: int, spaced: bool, asks: bool, leeway: int
+    book: RateBook, cost: int, slot: int, max_wait: int, spaced: bool, will_resume: bool, leeway: int
 ) -> Booked | Refused:
     """Return the first slot of the line that can still be used, or a new one after all others."""
     # A slot with less than half of its margin left would be missed before the reply arrives.
     since = slot if slot > book.now else ceil_to_grid(book.now - book.terms.margin // 2)
-    found = None if leeway else book.take_from_line(since, max(slot, book.now + longest), cost)
-    return reserve(book, cost, longest, spaced, asks, leeway) if found is None else as_booked(book, found)
+    found = None if leeway else book.take_from_line(since, max(slot, book.now + max_wait), cost)
+    return reserve(book, cost, max_wait, spaced, will_resume, leeway) if found is None else as_booked(book, found)
 
 
 def cancel(book: RateBook, cost: int, slot: int, edition: int) -> bool:
@@ -120,7 +120,7 @@ def cancel(book: RateBook, cost: int, slot: int, edition: int) -> bool:
     if edition == book.edition + 1:
         if not book.remove_from_line(slot, cost):
             return False
-    elif edition != book.edition or book.was_given_back(slot) or slot < book.now - book.terms.longest:
+    elif edition != book.edition or book.was_given_back(slot) or slot < book.now - book.terms.longest_window:
         return False
     book.mark_given_back(slot)
     if slot > book.now:
@@ -155,16 +155,16 @@ def settle(book: RateBook, cost: int, slot: int, edition: int, actual: int) -> b
     return True
 
 
-def penalize(book: RateBook, pushback: Pushback, longest: int) -> Penalty:
+def penalize(book: RateBook, pushback: Pushback, max_length: int) -> Penalty:
     """Stop the limiter's clock, and lower an adaptive limit, at most once in its shortest window."""
     wanted = pushback.amount if pushback.absolute else book.time + pushback.amount
-    until = min(wanted, book.time + longest)
+    until = min(wanted, book.time + max_length)
     before = max(book.time, book.get("until"))
     if until > before:
         book.meta["off"] = book.get("off") + until - before
         book.meta["until"] = until
-    if book.terms.floor and book.time >= book.get("changed") + book.terms.pace:
-        book.meta["share"] = max(book.terms.floor, book.get("share") * 7 // 10)
+    if book.terms.min_share and book.time >= book.get("changed") + book.terms.adaptation_interval:
+        book.meta["share"] = max(book.terms.min_share, book.get("share") * 7 // 10)
         book.meta["changed"] = book.time
         book.meta["spent"] = 0
     return Penalty(max(0, book.get("until") - book.time), book.get("share"))
@@ -184,7 +184,7 @@ def check_terms(book: RateBook) -> None:
         raise TermsDiffer(book.state.rule)
 
 
-def agree(book: RateBook, process: str) -> str:
+def vote(book: RateBook, process: str) -> str:
     """Vote for the caller's terms on behalf of a process; return the terms in force."""
     state, own = book.state, book.terms.rule()
     state.votes[f"{process} {own}"] = book.time
@@ -207,7 +207,8 @@ def adjust(book: RateBook, share: int) -> None:
 
 def raise_lowered_limit(book: RateBook) -> None:
     """Raise a lowered limit by one, at most once in a window, if at least half of it was used."""
-    if not book.terms.floor or book.get("share") >= FULL_SHARE or book.time < book.get("changed") + book.terms.pace:
+    due = book.get("changed") + book.terms.adaptation_interval
+    if not book.terms.min_share or book.get("share") >= FULL_SHARE or book.time < due:
         return
     rate = min(book.terms.rates, key=lambda rate: rate.window)
     if book.get("spent") * 2 >= book.limit_of(rate):
@@ -216,7 +217,7 @@ def raise_lowered_limit(book: RateBook) -> None:
     book.meta["spent"] = 0
 
 
-def use(book: RateBook) -> Use:
+def usage(book: RateBook) -> Usage:
     """Return the usage of the limiter."""
     rates = []
     for rate in book.terms.rates:
@@ -229,10 +230,10 @@ def use(book: RateBook) -> Use:
                 ahead += number
             elif time > book.now - rate.window:
                 used += number
-        rates.append(Used(book.limit_of(rate), used, ahead))
+        rates.append(WindowUnits(book.limit_of(rate), used, ahead))
     last, index = book.get("last"), book.find_free_slot(1)
     following = book.first_slot(1) if index < 0 else floor_to_grid(book.state.free[index][0])
-    return Use(
+    return Usage(
         time=book.time,
         rates=tuple(rates),
         free=sum(slot >= book.now for slot, _ in book.state.free),
@@ -249,11 +250,11 @@ def reset(book: RateBook) -> None:
     book.begin_edition(max(book.edition + 2, book.time), wait_first=False)
 
 
-def as_booked(book: RateBook, slot: int, asks: bool = False) -> Booked:
+def as_booked(book: RateBook, slot: int, in_line: bool = False) -> Booked:
     """Return the result for a slot that is booked already."""
     wait = book.time_until(floor_to_grid(slot))
-    edition = book.edition + asks
-    return Booked(slot, wait, edition, book.get("off"), book.time + wait, book.rebuilt, asks=asks)
+    edition = book.edition + in_line
+    return Booked(slot, wait, edition, book.get("off"), book.time + wait, book.rebuilt, must_resume=in_line)
 
 
 def event_of(answer: object) -> tuple[str, int | None] | None:

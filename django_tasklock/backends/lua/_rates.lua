@@ -83,9 +83,9 @@ local FULL_SHARE, MAX_EXAMINED, MAX_REMOVED, MAX_ASIDE = 1000000, 16, 64, 10000
 local TICK, MAX_LEEWAY, OPENS_BEFORE, RECORD_TIME_EVERY = 1000, 10000000, 1000000, 1000000
 local cost, slot, edition, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
-local asks = string.find(ARGV[5], 'asks') ~= nil
-local algorithm, cold_wait, floor = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
-local horizon, longest, pace = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local will_resume = string.find(ARGV[5], 'will_resume') ~= nil
+local algorithm, cold_wait, min_share = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
+local horizon, longest_window, adaptation_interval = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local function text(number) return string.format('%.0f', number) end -- tostring() has 14 digits
 
 local rates = {}
@@ -125,7 +125,7 @@ local function begin_edition(new_edition, wait_first)
   set('epoch', new_edition)
   set('share', FULL_SHARE)
   set('hz', horizon)
-  if wait_first then set('from', time + longest) end
+  if wait_first then set('from', time + longest_window) end
 end
 
 local function now() return math.max(time, get('until')) - get('off') end
@@ -140,7 +140,7 @@ end
 
 -- Write the changes, and set the expiry of all keys: somewhat longer than needed, so that not each call has to.
 local function finish()
-  local left = math.ceil((math.max(get('last'), get('from'), now()) + get('off') + longest - time) / 1000) + 1000
+  local left = math.ceil((math.max(get('last'), get('from'), now()) + get('off') + longest_window - time) / 1000) + 1000
   local moment = math.floor(time / 1000)
   if renew_expiry or dirty.share or moment + left > get('exp') then
     left = left + math.max(1000, math.floor(left / 4))
@@ -167,7 +167,7 @@ local function finish()
   if algorithm == 'window' and #rates == 1 and rates[1].cell == 1 and get('share') == FULL_SHARE and get('seq') == 0
     and get('last') > 0 and get('until') <= time and get('from') <= now() and get('buried') <= get('last')
     and get('rough') <= get('last') then
-    calm = math.min(get('idx') + RECORD_TIME_EVERY, get('exp') * 1000 - longest - 1002000)
+    calm = math.min(get('idx') + RECORD_TIME_EVERY, get('exp') * 1000 - longest_window - 1002000)
   end
   set('calm', calm)
   local fields = {}
@@ -194,7 +194,8 @@ if behind >= RECORD_TIME_EVERY then
   finish()
 end
 
-if get('last') - now() > get('hz') + longest + MAX_LEEWAY or get('until') - time > get('hz') + longest then
+local far = get('hz') + longest_window
+if get('last') - now() > far + MAX_LEEWAY or get('until') - time > far then
   -- an older version, which does not notice a step back, has booked meanwhile
   begin_edition(math.max(get('epoch') + 2, time), true)
   rebuilt = 1
@@ -348,7 +349,7 @@ local function was_given_back(at) return redis.call('ZSCORE', KEYS[4], text(at))
 -- Record that the slot was given back.
 local function mark_given_back(at)
   redis.call('ZADD', KEYS[4], text(at), text(at))
-  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now() - longest))
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now() - longest_window))
   set('buried', math.max(get('buried'), at))
   renew_expiry = true
 end
@@ -447,19 +448,19 @@ local function take_from_line(since, latest, units)
   end
 end
 
--- asks: 1 for a slot in the line, which has the edition plus one
-local function format_booked(at, wait, more, asks)
-  return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + asks, get('off'), time + wait,
-    rebuilt, more, asks)
+-- in_line: 1 for a slot in the line, which has the edition plus one
+local function format_booked(at, wait, more, in_line)
+  return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + in_line, get('off'), time + wait,
+    rebuilt, more, in_line)
 end
 
-local function as_booked(at, asks)
+local function as_booked(at, in_line)
   local wait = time_until(floor_to_grid(at))
-  return format_booked(at, wait, 0, asks or 0)
+  return format_booked(at, wait, 0, in_line or 0)
 end
 
 local function raise_lowered_limit()
-  if floor == 0 or get('share') >= FULL_SHARE or time < get('changed') + pace then return end
+  if min_share == 0 or get('share') >= FULL_SHARE or time < get('changed') + adaptation_interval then return end
   local rate = rates[1]
   for _, other in ipairs(rates) do
     if other.window < rate.window then rate = other end
@@ -472,7 +473,7 @@ local function raise_lowered_limit()
 end
 
 -- Book the first slot. One with leeway is booked for the latest time at which it may be used.
--- Reply, by spaces: 1, slot, wait, edition, off, time, rebuilt, leeway, asks; or 0, wait, edition, off
+-- Reply, by spaces: 1, slot, wait, edition, off, time, rebuilt, leeway, in line; or 0, wait, edition, off
 local function reserve()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   raise_lowered_limit()
@@ -504,7 +505,7 @@ local function reserve()
     set('last', at)
   end
   if get('share') < FULL_SHARE then set('spent', get('spent') + cost) end
-  local in_line = asks and wait > OPENS_BEFORE and leeway == 0
+  local in_line = will_resume and wait > OPENS_BEFORE and leeway == 0
   if in_line then add_to_line(number, cost) end
   finish()
   return format_booked(number, wait, leeway, in_line and 1 or 0)
@@ -536,10 +537,10 @@ local function resume()
       finish()
       return as_booked(slot, 1)
     end
-    asks = true
+    will_resume = true
     return take_next_slot()
   end
-  asks = false
+  will_resume = false
   if edition ~= get('epoch') or was_given_back(slot) then return reserve() end
   if slot > now() then
     remove_unused()

@@ -4,7 +4,7 @@
 -- use: rates
 if edition == get('epoch') + 1 then
   if not remove_from_line(slot, cost) then return 0 end
-elseif edition ~= get('epoch') or was_given_back(slot) or slot < now() - longest then
+elseif edition ~= get('epoch') or was_given_back(slot) or slot < now() - longest_window then
   return 0
 end
 mark_given_back(slot)

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager
 from typing import ParamSpec, TypeVar
 
 from django_tasklock.backends.contract.metrics import limiter_kind
-from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
@@ -53,10 +53,10 @@ class MemoryRates(RateStore):
             return answer
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         return self._counted(
-            terms, self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced, asks))
+            terms, self.run(terms, lambda book: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume))
         )
 
     def _counted(self, terms: Terms, answer: T) -> T:
@@ -67,14 +67,14 @@ class MemoryRates(RateStore):
         return answer
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway))
+        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, edition, max_wait, spaced, leeway))
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, edition, longest, leeway))
+        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, edition, max_wait, leeway))
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         cancelled = self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, edition))
@@ -83,8 +83,8 @@ class MemoryRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, edition, actual))
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest)))
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, max_length)))
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book: ledger_verbs.pause(book, length))
@@ -92,14 +92,14 @@ class MemoryRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.run(terms, lambda book: ledger_verbs.adjust(book, share))
 
-    def use(self, terms: Terms) -> Use:
+    def usage(self, terms: Terms) -> Usage:
         with self._mutex:
             known = self.books.get(terms.name)
             copy = State() if known is None else State(known.to_json())  # the operation must change nothing
-            return ledger_verbs.use(RateBook(copy, terms, store.now_in_microseconds()))
+            return ledger_verbs.usage(RateBook(copy, terms, store.now_in_microseconds()))
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return self.run(terms, lambda book: ledger_verbs.agree(book, process))
+    def vote(self, terms: Terms, process: str) -> str:
+        return self.run(terms, lambda book: ledger_verbs.vote(book, process))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, ledger_verbs.reset)
@@ -110,7 +110,7 @@ class MemoryRates(RateStore):
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         with self._mutex:
-            found = {name: Terms.read(name, self.books[name].terms) for name in names if name in self.books}
+            found = {name: Terms.from_text(name, self.books[name].terms) for name in names if name in self.books}
             return {name: terms for name, terms in found.items() if terms is not None}
 
     async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:

@@ -23,8 +23,8 @@ from django_tasklock.backends.contract.rates import (
     Refused,
     Terms,
     TermsDiffer,
-    Use,
-    Used,
+    Usage,
+    WindowUnits,
 )
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import get_settings
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
 
 LUA = resources.files("django_tasklock.backends") / "lua"
 VERBS = (
-    "reserve", "resume", "cancel", "settle", "penalize", "pause", "adjust", "use", "reset", "spread", "exchange",
-    "agree",
+    "reserve", "reserve_many", "resume", "exchange", "cancel", "settle", "penalize", "pause", "adjust", "usage",
+    "reset", "vote",
 )  # fmt: skip
 
-SPACED, SOON, ASKS, COUNTED = "spaced", "soon", "asks", "+"
+SPACED, SOON, WILL_RESUME, COUNTED = "spaced", "soon", "will_resume", "+"
 AT_ONCE = 100  # slots that one script books
 
 
@@ -79,8 +79,8 @@ class RedisRates(RateStore):
         keys = [f"{root}:meta:{terms.name}", f"{root}:free:{terms.name}", f"{root}s", f"{root}:gone:{terms.name}"]
         keys.append(f"{root}:line:{terms.name}")
         keys += [f"{root}:{ring}:{terms.name}" for ring in rings]
-        name, words = terms.name, terms.words()
-        arguments = [name, *words[:6], terms.text(), terms.rule(), *words[6:]]
+        own = terms.script_arguments()
+        arguments = [terms.name, *own[:6], terms.text(), terms.rule(), *own[6:]]
         return Packed(
             b"".join(map(bulk, keys)), b"".join(map(bulk, arguments)), len(keys) + 5 + len(arguments), len(rings)
         )
@@ -112,67 +112,69 @@ class RedisRates(RateStore):
         head = packed.keys + bulk(cost) + bulk(0) + bulk(0)
         return self._script("reserve", packed), head, bulk(mode) + packed.terms
 
-    def booking_request(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
-        """Do what ``request`` does for ``reserve``, which every call uses: all but ``longest`` is encoded once."""
+    def booking_request(self, terms: Terms, cost: int, max_wait: int, mode: str) -> tuple[Script, bytes]:
+        """Do what ``request`` does for ``reserve``, which every call uses: all but ``max_wait`` is encoded once."""
         script, head, end = self.booking(terms, cost, mode)
-        amount = b"%d" % longest
+        amount = b"%d" % max_wait
         return script, b"%b$%d\r\n%b\r\n%b" % (head, len(amount), amount, end)
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         # Sent again after a lost reply it may book twice: then one slot is lost, but the limit is not exceeded.
-        mode = (SPACED if spaced else SOON) + self._counted + (ASKS if asks else "")
-        script, tail = self.booking_request(terms, cost, longest, mode)
+        mode = (SPACED if spaced else SOON) + self._counted + (WILL_RESUME if will_resume else "")
+        script, tail = self.booking_request(terms, cost, max_wait, mode)
         return booking_in(self.backend.wire.call(script, tail)[0])
 
-    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
+    def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             some = min(AT_ONCE, number - len(answers))
-            request = self.request("spread", terms, cost, slot=some, amount=longest, mode=SPACED + self._counted + ASKS)
+            request = self.request(
+                "reserve_many", terms, cost, slot=some, amount=max_wait, mode=SPACED + self._counted + WILL_RESUME
+            )
             answers += map(booking_in, self.backend.wire.call(*request)[0])
         return answers
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         mode = f"{SPACED if spaced else ''}{leeway or ''}"
-        request = self.request("resume", terms, cost, slot, edition, longest, mode)
+        request = self.request("resume", terms, cost, slot, edition, max_wait, mode)
         try:
             return booking_in(self.backend.wire.call(*request, again=False)[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return self.reserve(terms, cost, longest, spaced)  # the old slot may belong to another caller now
+            return self.reserve(terms, cost, max_wait, spaced)  # the old slot may belong to another caller now
 
     def _exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int
     ) -> tuple[Script, bytes]:
-        return self.request("exchange", terms, cost, " ".join(map(str, slots)), edition, longest, str(leeway or ""))
+        return self.request("exchange", terms, cost, " ".join(map(str, slots)), edition, max_wait, str(leeway or ""))
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        request = self._exchange(terms, cost, slots, edition, longest, leeway)
+        request = self._exchange(terms, cost, slots, edition, max_wait, leeway)
         try:
             return list(map(booking_in, self.backend.wire.call(*request, again=False)[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return [self.reserve(terms, cost, longest)]
+            return [self.reserve(terms, cost, max_wait)]
 
-    def _agree(self, terms: Terms, process: str) -> tuple[Script, bytes]:
+    def _vote(self, terms: Terms, process: str) -> tuple[Script, bytes]:
         packed = self.pack(terms)
         votes = bulk(f"{self.backend.layout.prefix.removesuffix(':')}#rate:votes:{terms.name}")
         arguments = b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
-        return self._script("agree", packed, more_keys=1), packed.keys + votes + arguments
+        return self._script("vote", packed, more_keys=1), packed.keys + votes + arguments
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return str(self.backend.wire.call(*self._agree(terms, process))[0].decode())
+    def vote(self, terms: Terms, process: str) -> str:
+        return str(self.backend.wire.call(*self._vote(terms, process))[0].decode())
 
-    async def aagree(self, terms: Terms, process: str) -> str:
-        return str((await self.backend.aio.call(*self._agree(terms, process)))[0].decode())
+    async def avote(self, terms: Terms, process: str) -> str:
+        return str((await self.backend.aio.call(*self._vote(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
@@ -181,12 +183,12 @@ class RedisRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return bool(self.backend.wire.call(*self.request("settle", terms, cost, slot, edition, actual), again=False)[0])
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return Penalty(*self.backend.wire.call(*self._penalize(terms, pushback, longest))[0])
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return Penalty(*self.backend.wire.call(*self._penalize(terms, pushback, max_length))[0])
 
-    def _penalize(self, terms: Terms, pushback: Pushback, longest: int) -> tuple[Script, bytes]:
+    def _penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> tuple[Script, bytes]:
         mode = ("at" if pushback.absolute else "") + self._counted
-        return self.request("penalize", terms, longest, amount=pushback.amount, mode=mode)
+        return self.request("penalize", terms, max_length, amount=pushback.amount, mode=mode)
 
     def pause(self, terms: Terms, length: int) -> None:
         self.backend.wire.call(*self.request("pause", terms, amount=length))
@@ -194,8 +196,8 @@ class RedisRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.backend.wire.call(*self.request("adjust", terms, amount=share))
 
-    def use(self, terms: Terms) -> Use:
-        return use_of(self.backend.wire.call(*self.request("use", terms))[0])
+    def usage(self, terms: Terms) -> Usage:
+        return use_of(self.backend.wire.call(*self.request("usage", terms))[0])
 
     def reset(self, terms: Terms) -> None:
         self.backend.wire.call(*self.request("reset", terms))
@@ -217,31 +219,33 @@ class RedisRates(RateStore):
         root = self.backend.layout.prefix.removesuffix(":") + "#rate:meta:"
         return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 
-    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        script, tail = self.booking_request(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
+    async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
+        script, tail = self.booking_request(
+            terms, cost, max_wait, SOON + self._counted + (WILL_RESUME if will_resume else "")
+        )
         return booking_in((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, leeway: int = 0
     ) -> Booked | Refused:
-        request = self.request("resume", terms, cost, slot, edition, longest, str(leeway or ""))
+        request = self.request("resume", terms, cost, slot, edition, max_wait, str(leeway or ""))
         try:
             return booking_in((await self.backend.aio.call(*request, again=False))[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return await self.areserve(terms, cost, longest)
+            return await self.areserve(terms, cost, max_wait)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        request = self._exchange(terms, cost, slots, edition, longest, leeway)
+        request = self._exchange(terms, cost, slots, edition, max_wait, leeway)
         try:
             return list(map(booking_in, (await self.backend.aio.call(*request, again=False))[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return [await self.areserve(terms, cost, longest)]
+            return [await self.areserve(terms, cost, max_wait)]
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
@@ -251,11 +255,11 @@ class RedisRates(RateStore):
         request = self.request("settle", terms, cost, slot, edition, actual)
         return bool((await self.backend.aio.call(*request, again=False))[0])
 
-    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return Penalty(*(await self.backend.aio.call(*self._penalize(terms, pushback, longest)))[0])
+    async def apenalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return Penalty(*(await self.backend.aio.call(*self._penalize(terms, pushback, max_length)))[0])
 
-    async def ause(self, terms: Terms) -> Use:
-        return use_of((await self.backend.aio.call(*self.request("use", terms)))[0])
+    async def ausage(self, terms: Terms) -> Usage:
+        return use_of((await self.backend.aio.call(*self.request("usage", terms)))[0])
 
     async def areset(self, terms: Terms) -> None:
         await self.backend.aio.call(*self.request("reset", terms))
@@ -268,18 +272,18 @@ def booking_in(reply: bytes) -> Booked | Refused:
     numbers = [*map(int, reply.split())]
     if not numbers[0]:
         return Refused(*numbers[1:])
-    _, slot, wait, edition, pause, time, rebuilt, leeway, asks = numbers
-    return Booked(slot, wait, edition, pause, time, rebuilt == 1, leeway, asks == 1)
+    _, slot, wait, edition, pause, time, rebuilt, leeway, in_line = numbers
+    return Booked(slot, wait, edition, pause, time, rebuilt == 1, leeway, in_line == 1)
 
 
 def terms_in(names: Sequence[str], texts: Sequence[bytes]) -> dict[str, Terms]:
     """Return the terms in a reply of ``rate_terms.lua``, without limiters of which nothing is stored."""
-    found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
+    found = {name: Terms.from_text(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
     return {name: terms for name, terms in found.items() if terms is not None}
 
 
-def use_of(reply: Any) -> Use:
-    """Return the usage in a reply of ``rate_use.lua``."""
+def use_of(reply: Any) -> Usage:
+    """Return the usage in a reply of ``rate_usage.lua``."""
     time, free, following, tail, paused, share, refused, *numbers = reply
-    rates = tuple(Used(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
-    return Use(time, rates, free, following, tail, paused, share, refused)
+    rates = tuple(WindowUnits(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
+    return Usage(time, rates, free, following, tail, paused, share, refused)

@@ -171,7 +171,7 @@ class _Known(NamedTuple):
 def _known(name: str) -> _Known | None:
     name, store = limiter_name(name), get_backend().rates
     terms = _terms(store, [name]).get(name)
-    return None if terms is None else _Known(store, terms, usage_of(terms, store.use(terms)))
+    return None if terms is None else _Known(store, terms, usage_of(terms, store.usage(terms)))
 
 
 def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
@@ -197,7 +197,7 @@ def _views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -
 
 def _view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
     limiter, tenant = split_tenant(name)
-    usage = None if terms is None else usage_of(terms, store.use(terms))
+    usage = None if terms is None else usage_of(terms, store.usage(terms))
     return LimitView(
         name=name,
         limiter=limiter,
