@@ -11,7 +11,7 @@ from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Refu
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import GRID, TICK, RateBook, floor_to_grid
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.rates.notation import parse
+from django_tasklock.rates.notation import parse_rates
 from tests.support.rate_plays import START, Play, most_in_a_window, plays, terms
 
 SECOND = 1_000_000
@@ -20,7 +20,7 @@ many = settings(max_examples=60, deadline=None)
 
 
 def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> RateBook:
-    rates = tuple(one._replace(margin=0) for one in parse(rate))
+    rates = tuple(one._replace(margin=0) for one in parse_rates(rate))
     return RateBook(state, Terms("x", rates, **more), time)
 
 
@@ -336,7 +336,7 @@ class TestGivingBack:
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == 3 * SECOND
 
     def test_a_missed_place_is_exchanged_and_not_counted(self):
-        state, margin = State(), Terms("x", parse("2/s"))
+        state, margin = State(), Terms("x", parse_rates("2/s"))
         first, late = (ledger_verbs.reserve(RateBook(state, margin, START), 1, HOUR) for _ in range(2))
         other = ledger_verbs.resume(RateBook(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
         assert other.wait == 0
@@ -576,7 +576,7 @@ class TestAdaptiveLimit:
 
 
 def test_the_book_survives_being_written_down():
-    play = Play(Terms("x", parse("5/s, 2000/h")))
+    play = Play(Terms("x", parse_rates("5/s, 2000/h")))
     for _ in range(12):
         play.do(("reserve", 1, HOUR))
     play.do(("cancel", 3))

@@ -36,10 +36,10 @@ def wait(name, rates, number, **options):
     limiter, made = RateLimiter(name, *rates, **options), []
     def noting(ask):
         def noted(place):
-            place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place.slot.heard)]
+            place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place.slot.received)]
             ask(place)
         return noted
-    Reservation._ask, Reservation._exchange = noting(Reservation._ask), noting(Reservation._exchange)
+    Reservation._resume, Reservation._exchange = noting(Reservation._resume), noting(Reservation._exchange)
     def one(turn):
         place = limiter.reserve()
         booked = place.slot.booked
