@@ -69,7 +69,7 @@ class SlotWait:
         return monotonic() - slot.received < CONFIRM_AFTER if known is None else known
 
     def _was_missed(self, slot: Slot) -> bool:
-        return slot.missed(self._stored.clock, self._stored.margin)
+        return slot.was_missed(self._stored.clock, self._stored.margin)
 
     def needs_exchange(self, slot: Slot | None) -> bool:
         """Tell whether its missed slot is exchanged together with those of other callers of this process."""

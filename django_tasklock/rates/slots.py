@@ -37,7 +37,7 @@ class Slot(NamedTuple):
         late = now - self.sent - booked.wait / 1_000_000
         return min(late, max(0.0, clock.upper_bound(now) - booked.time / 1_000_000))
 
-    def missed(self, clock: ServerClock, margin: int) -> bool:
+    def was_missed(self, clock: ServerClock, margin: int) -> bool:
         """Tell whether it is too late to use the slot. ``margin``: microseconds."""
         return self.late(clock) * 1_000_000 > margin + self.booked.leeway
 
@@ -61,7 +61,7 @@ class SlotPool:
         """
         with self._lock:
             for index, slot in enumerate(self._slots):
-                if not slot.missed(clock, margin):
+                if not slot.was_missed(clock, margin):
                     return self._slots.pop(index if slot.late(clock) >= 0 else 0)
             return self._slots.pop(0) if self._slots else None
 
@@ -70,7 +70,7 @@ class SlotPool:
         with self._lock:
             number = 0
             for slot in self._slots[:MAX_EXCHANGED]:
-                if slot.booked.edition != edition or not slot.missed(clock, margin):
+                if slot.booked.edition != edition or not slot.was_missed(clock, margin):
                     break
                 number += 1
             found, self._slots = self._slots[:number], self._slots[number:]
