@@ -104,15 +104,15 @@ class AcquireRequest(NamedTuple):
     whole: bool = False
     """Whether the lease is not renewed, so that a waiter to which the lock is passed on has it for all of its time."""
 
-    def claim(self, most: int) -> int:
-        """Return the TTL in ms of a lock that is passed on to this waiter: a *short claim* of ``most``, if renewed."""
+    def handover_ttl(self, most: int) -> int:
+        """Return the TTL in ms of a lock that is passed on to this waiter: a *short lease* of ``most``, if renewed."""
         return self.ttl_ms if self.whole else min(self.ttl_ms, most)
 
 
 class Grant(NamedTuple):
     """The lock is granted for ``ttl`` milliseconds.
 
-    A ``ttl`` below that of the request is a *short claim* of a lock that was passed on; the first renewal extends it.
+    A ``ttl`` below that of the request is a *short lease* of a lock that was passed on; the first renewal extends it.
     """
 
     fence: int

@@ -11,7 +11,7 @@ from django_tasklock.backends.contract.rates import Rate
 from django_tasklock.checks.settings import valid_settings
 from django_tasklock.checks.store import valid_backend
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.rates.options import Limit, limit_of
+from django_tasklock.rates.options import LimitOptions, parse_options
 
 
 def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -43,11 +43,11 @@ def check_limits(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     return [
         checks.Warning(f"TASKLOCK['RATE_LIMITS'][{name!r}]: {what}", hint=hint, id="tasklock.W016")
         for name, given in settings.RATE_LIMITS.items()
-        for what, hint in _idle(given, limit_of(name, given))
+        for what, hint in _idle(given, parse_options(name, given))
     ]
 
 
-def _idle(given: object, limit: Limit) -> Iterator[tuple[str, str]]:
+def _idle(given: object, limit: LimitOptions) -> Iterator[tuple[str, str]]:
     for whose, rates, others in (
         ("the rate", limit.rates, limit.rates),
         ("a tenant's", limit.tenants, limit.tenants),

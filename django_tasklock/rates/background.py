@@ -59,9 +59,9 @@ background_work = BackgroundWork()
 """The background work of this process."""
 
 
-async def shield_booking(stored: StoredLimit, cost: int, question: Awaitable[T]) -> T:
+async def shield_booking(stored: StoredLimit, cost: int, request: Awaitable[T]) -> T:
     """Await a request that may book. If it is cancelled, let the request finish, and cancel what it has booked."""
-    asking = asyncio.ensure_future(question)
+    pending = asyncio.ensure_future(request)
 
     def give_back(done: asyncio.Future[T]) -> None:
         if done.cancelled() or done.exception() is not None:
@@ -71,9 +71,9 @@ async def shield_booking(stored: StoredLimit, cost: int, question: Awaitable[T])
             background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.edition))
 
     try:
-        return await asyncio.shield(asking)
+        return await asyncio.shield(pending)
     except asyncio.CancelledError:
-        asking.add_done_callback(give_back)
+        pending.add_done_callback(give_back)
         raise
 
 

@@ -19,14 +19,14 @@ def granted(name: str, wait: float, cost: int) -> None:
     signals.send(signals.rate_granted, name, how=how, wait=wait, cost=cost)
 
 
-def refused(terms: Terms, wait: int, longest: int) -> RateLimitExceeded:
-    """Report that a call is not allowed in time, and return the error. ``wait``, ``longest``: microseconds."""
+def refused(terms: Terms, wait: int, max_wait: int) -> RateLimitExceeded:
+    """Report that a call is not allowed in time, and return the error. ``wait``, ``max_wait``: microseconds."""
     seconds = wait / 1_000_000
     rates = ", ".join(map(str, terms.rates))
-    why = f"the next reservation is in {seconds:.3f} s, it may take {longest / 1_000_000:g} s"
+    why = f"the next reservation is in {seconds:.3f} s, it may take {max_wait / 1_000_000:g} s"
     error = RateLimitExceeded(f"rate limit {terms.name!r} ({rates}): {why}", name=terms.name, retry_after=seconds)
     # A caller that does not want to wait expects to be refused.
-    logger.log(logging.INFO if longest else logging.DEBUG, "refused: %s", error)
+    logger.log(logging.INFO if max_wait else logging.DEBUG, "refused: %s", error)
     signals.send(signals.rate_refused, terms.name, error=error, retry_after=seconds)
     return error
 

@@ -11,12 +11,12 @@ from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.names import clean, says_address
 from django_tasklock.rates import events
-from django_tasklock.rates.booking import Booking
-from django_tasklock.rates.notation import microseconds, parse, pushback
-from django_tasklock.rates.options import Limit, OnOutage, check_share, limit_of
-from django_tasklock.rates.reservation import Part, Reservation, parts_of
+from django_tasklock.rates.booker import Booker
+from django_tasklock.rates.limiter_view import record_change
+from django_tasklock.rates.notation import microseconds, parse_rates, parse_retry_after
+from django_tasklock.rates.options import LimitOptions, OutagePolicy, check_share, parse_options
+from django_tasklock.rates.reservation import Reservation, TokenPart, parse_token
 from django_tasklock.rates.usage import RateUsage, usage_of
-from django_tasklock.rates.watch import note_change
 from django_tasklock.types import monotonic
 
 
@@ -54,7 +54,7 @@ class RateLimiter:
         burst: int | None = None,
         margin: Duration | None = None,
         max_wait: Duration | None = None,
-        on_unavailable: OnOutage | None = None,
+        on_unavailable: OutagePolicy | None = None,
         grace: Duration | None = None,
         workers: int | None = None,
         cold_start: str | None = None,
@@ -73,12 +73,12 @@ class RateLimiter:
             adaptive=adaptive,
         )
         name = clean(name)
-        limit = limit_of(name, rates or configured(name), **options)
+        limit = parse_options(name, rates or configured_rates(name), **options)
         self.name = name
         """The name in the store; that of a tenant begins with the limiter's."""
         self.shared: Self | None = None
         """For a tenant, the limiter that all tenants share."""
-        self.booking = Booking(limit, limit.terms(name), name)
+        self.booker = Booker(limit, limit.terms(name), name)
 
     def tenant(self, tenant: object, *rates: Any) -> Self:
         """Return the limiter of one tenant: its own quota, within the limit that all tenants share.
@@ -86,8 +86,8 @@ class RateLimiter:
         ``rates``: the quota, by default that of ``tenants=``. ``None`` and an empty text are the default tenant, which
         calls without a tenant also use. Raises ``TaskLockError`` for an object whose text has its memory address.
         """
-        whole, limit, root = self.shared or self, self.limit, self.booking.root
-        own = parse(rates, margin=limit.margin, name=root) if rates else limit.tenants
+        whole, limit, root = self.shared or self, self.limit, self.booker.limiter_name
+        own = parse_rates(rates, margin=limit.margin, name=root) if rates else limit.tenants
         if not own:
             raise TaskLockError(
                 f"rate limit {root!r} has no quota for tenants: pass tenants='10/m', or tenant(key, '10/m')", name=root
@@ -103,29 +103,29 @@ class RateLimiter:
             clean(key)
         limiter = copy.copy(whole)
         limiter.name = f"{root}{TENANT}{key}"
-        limiter.booking = Booking(limit, limit.terms(limiter.name, own), root)
+        limiter.booker = Booker(limit, limit.terms(limiter.name, own), root)
         limiter.shared = whole
         return limiter
 
     @property
-    def limit(self) -> Limit:
+    def limit(self) -> LimitOptions:
         """The validated options of this limiter."""
-        return self.booking.limit
+        return self.booker.limit
 
     @property
     def terms(self) -> Terms:
         """The terms that this process has configured."""
-        return self.booking.terms
+        return self.booker.terms
 
     @property
     def store(self) -> RateStore:
         """Its store."""
-        return self.booking.stored.store
+        return self.booker.stored.store
 
     @property
     def in_force(self) -> Terms:
         """The terms that apply: those of the store, as far as this process knows."""
-        return self.booking.stored.in_force
+        return self.booker.stored.in_force
 
     def acquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Wait until the call is allowed. ``timeout``: seconds, by default ``max_wait``.
@@ -133,12 +133,12 @@ class RateLimiter:
         Raises ``RateLimitExceeded`` at once if the call would not be allowed in time; ``retry_after`` is the wait that
         it would have taken. Raises ``BackendUnavailable`` with the policy ``"closed"``.
         """
-        return self._checked(cost).book(self._deadline(timeout), cost).use()
+        return self._limiter_for(cost).book(self._deadline(timeout), cost).use()
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Return a reservation if the call is allowed now, ``None`` otherwise. It does not wait."""
         try:
-            return self._checked(cost).book(self._deadline(0), cost).use()
+            return self._limiter_for(cost).book(self._deadline(0), cost).use()
         except RateLimitExceeded:
             return None
 
@@ -148,62 +148,62 @@ class RateLimiter:
         ``spaced``: if the slot is not now, spread the slots evenly over the window, so that work which is distributed
         to others does not come all at once.
         """
-        return self._checked(cost).book(self._deadline(timeout), cost, spaced)
+        return self._limiter_for(cost).book(self._deadline(timeout), cost, spaced)
 
     def reserve_many(self, number: int, timeout: Duration | None = None, *, cost: int = 1) -> list[Reservation]:
         """Book ``number`` slots, all or none, spread evenly over the window. Raises like ``acquire``."""
         if type(number) is not int or number < 0:
             raise TaskLockError(f"number must be a whole number, 0 or more, not {number!r}", name=self.name)
-        limiter = self._checked(cost)
-        return limiter.booking.book_many(limiter, self._deadline(timeout), cost, number)
+        limiter = self._limiter_for(cost)
+        return limiter.booker.book_many(limiter, self._deadline(timeout), cost, number)
 
     async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, the slot is returned."""
-        return await (await self._checked(cost).abook(self._deadline(timeout), cost)).ause()
+        return await (await self._limiter_for(cost).abook(self._deadline(timeout), cost)).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Do what ``try_acquire`` does, for coroutines."""
         try:
-            return await (await self._checked(cost).abook(self._deadline(0), cost)).ause()
+            return await (await self._limiter_for(cost).abook(self._deadline(0), cost)).ause()
         except RateLimitExceeded:
             return None
 
     async def areserve(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Do what ``reserve`` does, for coroutines."""
-        return await self._checked(cost).abook(self._deadline(timeout), cost)
+        return await self._limiter_for(cost).abook(self._deadline(timeout), cost)
 
     def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
         """Do what ``reserve`` does, for this limiter alone, until a deadline on this process's clock."""
-        return self.booking.book(self, deadline, cost, spaced)
+        return self.booker.book(self, deadline, cost, spaced)
 
     async def abook(self, deadline: float, cost: int) -> Reservation:
         """Do what ``book`` does, for coroutines."""
-        return await self.booking.abook(self, deadline, cost)
+        return await self.booker.abook(self, deadline, cost)
 
     def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
         """Apply ``on_unavailable`` to a reservation. Raises ``error``, or ``RateLimitExceeded``."""
-        self.booking.go_without(reservation, error)
+        self.booker.apply_outage_policy(reservation, error)
 
     def check_call(self, timeout: Duration | None, cost: int) -> None:
         """Raise ``TaskLockError`` for an invalid timeout, or a cost that exceeds the limit."""
-        self._checked(cost)
+        self._limiter_for(cost)
         self._deadline(timeout)
 
-    def _checked(self, cost: int = 1) -> Self:
+    def _limiter_for(self, cost: int = 1) -> Self:
         """Check the cost, and return the limiter to use: the default tenant's where there are tenants."""
-        limiter = self.tenant(None) if self.booking.limit.tenants and self.shared is None else self
+        limiter = self.tenant(None) if self.booker.limit.tenants and self.shared is None else self
         if type(cost) is not int or cost != 1:  # 1 is always valid
-            limiter.booking.check_cost(cost)
+            limiter.booker.check_cost(cost)
             if limiter.shared is not None:
-                limiter.shared.booking.check_cost(cost)
+                limiter.shared.booker.check_cost(cost)
         return limiter
 
     def _deadline(self, timeout: Duration | None) -> float:
         """Return the deadline by this process's clock."""
-        longest = self.booking.limit.max_wait
+        max_wait = self.booker.limit.max_wait
         if timeout is not None:
-            longest = microseconds(timeout, "timeout", name=self.name, zero=True)
-        return monotonic() + longest / 1_000_000
+            max_wait = microseconds(timeout, "timeout", name=self.name, zero=True)
+        return monotonic() + max_wait / 1_000_000
 
     def restore(self, token: str, timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
         """Restore a reservation that another process has moved here: its slot, or another one if that was missed.
@@ -211,17 +211,17 @@ class RateLimiter:
         An empty token books the next slot. Raises like ``acquire``.
         """
         if not token:
-            return self._checked().book(self._deadline(timeout), 1, spaced)
-        return self._checked()._restored(parts_of(token, self.name), self._deadline(timeout), spaced)
+            return self._limiter_for().book(self._deadline(timeout), 1, spaced)
+        return self._limiter_for()._restore(parse_token(token, self.name), self._deadline(timeout), spaced)
 
-    def _restored(self, parts: list[Part], deadline: float, spaced: bool) -> Reservation:
+    def _restore(self, parts: list[TokenPart], deadline: float, spaced: bool) -> Reservation:
         own, *rest = parts
         if not rest or self.shared is None:
-            return self.booking.resume(self, deadline, own, spaced)
-        found = self.booking.past(self, deadline, own)  # its slot at the tenant's limit came before
+            return self.booker.restore(self, deadline, own, spaced)
+        found = self.booker.restore_due(self, deadline, own)  # its slot at the tenant's limit came before
         found.spaced = spaced
         try:
-            found.shared = self.shared._restored(rest, deadline, spaced)
+            found.shared = self.shared._restore(rest, deadline, spaced)
         except TaskLockError:
             found.cancel()
             raise
@@ -230,12 +230,12 @@ class RateLimiter:
 
     def give_back(self, token: str) -> bool:
         """Cancel a moved reservation that will not be used. Return False if there was nothing left to return."""
-        limiter: RateLimiter | None = self._checked()
+        limiter: RateLimiter | None = self._limiter_for()
         returned = False
-        for part in parts_of(token, self.name) if token else ():
+        for part in parse_token(token, self.name) if token else ():
             if limiter is None:
                 break
-            returned = limiter.booking.stored.cancel(part.cost, part.slot, part.edition)
+            returned = limiter.booker.stored.cancel(part.cost, part.slot, part.edition)
             limiter = limiter.shared
         return returned
 
@@ -246,38 +246,38 @@ class RateLimiter:
         with the store's clock. The pause is at most ``max_wait``. Return its seconds. Raises ``BackendUnavailable``.
         """
         limiter = self.shared or self
-        pause = pushback(retry_after, name=limiter.name)
+        pause = parse_retry_after(retry_after, name=limiter.name)
         penalty = limiter.store.penalize(limiter.terms, pause, limiter.limit.max_wait)
-        note_change(limiter.name)
+        record_change(limiter.name)
         events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
     async def apenalize(self, retry_after: Any) -> float:
         """Do what ``penalize`` does, for coroutines."""
         limiter = self.shared or self
-        pause = pushback(retry_after, name=limiter.name)
+        pause = parse_retry_after(retry_after, name=limiter.name)
         penalty = await limiter.store.apenalize(limiter.terms, pause, limiter.limit.max_wait)
-        note_change(limiter.name)
+        record_change(limiter.name)
         events.pushback(limiter.name, penalty)
         return penalty.wait / 1_000_000
 
     def usage(self) -> RateUsage:
         """Return the usage by all processes together. Raises ``BackendUnavailable``."""
-        return usage_of(self.in_force, self.store.use(self.terms))
+        return usage_of(self.in_force, self.store.usage(self.terms))
 
     async def ausage(self) -> RateUsage:
         """Do what ``usage`` does, for coroutines."""
-        return usage_of(self.in_force, await self.store.ause(self.terms))
+        return usage_of(self.in_force, await self.store.ausage(self.terms))
 
     def reset(self) -> None:
         """Delete what was used and booked, and pauses. Sleeping callers book again. Raises ``BackendUnavailable``."""
         self.store.reset(self.terms)
-        note_change(self.name)
+        record_change(self.name)
 
     async def areset(self) -> None:
         """Do what ``reset`` does, for coroutines."""
         await self.store.areset(self.terms)
-        note_change(self.name)
+        record_change(self.name)
 
     def adjust(self, share: float) -> None:
         """Set the share of the limit that applies, 1.0 being all of it.
@@ -301,7 +301,7 @@ class RateLimiter:
         """Do nothing: the call was made."""
 
 
-def configured(name: str) -> object:
+def configured_rates(name: str) -> object:
     """Return the entry of this name in ``TASKLOCK["RATE_LIMITS"]``. Raises ``TaskLockError`` if there is none."""
     limits = get_settings().RATE_LIMITS
     if name not in limits:

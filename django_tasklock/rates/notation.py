@@ -20,13 +20,13 @@ _UNITS = {
     "h": 3_600_000_000, "hour": 3_600_000_000, "hours": 3_600_000_000,
     "d": 86_400_000_000, "day": 86_400_000_000, "days": 86_400_000_000,
 }  # fmt: skip
-_WRITTEN = re.compile(
+_RATE = re.compile(
     r"\s*(\d{1,15}(?:_\d{1,15}){0,15})\s*(?:/|per\b)\s*(\d{1,15}(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE
 )
-_MOST = 1_000_000_000  # units: with more, the arithmetic of stores would not be exact
-_LONGEST = 366 * 86_400_000_000
-_SHORTEST = 1_000
-_LEAST_MARGIN = 50_000
+_MAX_LIMIT = 1_000_000_000  # units: with more, the arithmetic of stores would not be exact
+_LONGEST_WINDOW = 366 * 86_400_000_000
+_SHORTEST_WINDOW = 1_000
+_LEAST_DEFAULT_MARGIN = 50_000
 
 
 def microseconds(value: object, what: str, *, name: str | None = None, zero: bool = False) -> int:
@@ -40,18 +40,18 @@ def microseconds(value: object, what: str, *, name: str | None = None, zero: boo
     if seconds < 0 or (not zero and seconds < 0.001):
         least = "not be negative" if zero else "be at least 0.001 seconds"
         raise TaskLockError(f"{what} must {least}, not {value!r}", name=name)
-    if seconds * 1_000_000 > 10 * _LONGEST:
+    if seconds * 1_000_000 > 10 * _LONGEST_WINDOW:
         raise TaskLockError(f"{what} may be ten years at most, not {value!r}", name=name)
     return round(seconds * 1_000_000)
 
 
-def parse(given: object, *, margin: object = None, name: str | None = None) -> tuple[Rate, ...]:
+def parse_rates(given: object, *, margin: object = None, name: str | None = None) -> tuple[Rate, ...]:
     """Parse ``"100/m"``, ``"10/s, 5000/d"``, ``"30 per 5 min"``, ``(100, 60)`` or a list of these.
 
     ``margin``: seconds; by default 50 ms or 0.2 % of the window, whichever is more. Raises ``TaskLockError`` for an
     invalid rate.
     """
-    rates = tuple(dict.fromkeys(_rates(given, margin, name)))
+    rates = tuple(dict.fromkeys(_parse_each(given, margin, name)))
     if not rates:
         raise TaskLockError(f"no rate in {given!r}: write e.g. '100/m'", name=name)
     windows = [rate.window for rate in rates]
@@ -60,26 +60,26 @@ def parse(given: object, *, margin: object = None, name: str | None = None) -> t
     return rates
 
 
-def _rates(given: object, margin: object, name: str | None) -> Iterable[Rate]:
+def _parse_each(given: object, margin: object, name: str | None) -> Iterable[Rate]:
     if isinstance(given, Rate):
         yield given
     elif isinstance(given, str):
         for text in given.split(","):
-            yield _written(text, margin, name)
+            yield _parse_rate(text, margin, name)
     elif isinstance(given, tuple) and len(given) == 2 and not isinstance(given[0], str | tuple | Rate):
         limit, window = given
         if isinstance(limit, bool) or not isinstance(limit, int):
             raise TaskLockError(f"the limit in {given!r} must be an int", name=name)
-        yield _rate(limit, microseconds(window, "the window", name=name), margin, given, name)
+        yield _checked_rate(limit, microseconds(window, "the window", name=name), margin, given, name)
     elif isinstance(given, list | tuple):
         for one in given:
-            yield from _rates(one, margin, name)
+            yield from _parse_each(one, margin, name)
     else:
         raise TaskLockError(f"a rate is written '100/m' or (100, 60), not {given!r}", name=name)
 
 
-def _written(text: str, margin: object, name: str | None) -> Rate:
-    found = _WRITTEN.fullmatch(text)
+def _parse_rate(text: str, margin: object, name: str | None) -> Rate:
+    found = _RATE.fullmatch(text)
     if found is None:
         raise TaskLockError(f"{text!r} is no rate: write e.g. '100/m', '10/s', '5000/d' or '30/5m'", name=name)
     number, times, unit = found.groups()
@@ -88,20 +88,20 @@ def _written(text: str, margin: object, name: str | None) -> Rate:
         near = difflib.get_close_matches(unit, _UNITS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "known: ms, s, m, h, d"
         raise TaskLockError(f"{text!r} has the unknown unit {unit!r}; {hint}", name=name)
-    return _rate(int(number), round(float(times or 1) * _UNITS[unit]), margin, text, name)
+    return _checked_rate(int(number), round(float(times or 1) * _UNITS[unit]), margin, text, name)
 
 
-def _rate(limit: int, window: int, margin: object, given: object, name: str | None) -> Rate:
-    if not 1 <= limit <= _MOST:
-        raise TaskLockError(f"the limit in {given!r} must be 1 to {_MOST:,}", name=name)
-    if not _SHORTEST <= window <= _LONGEST:
+def _checked_rate(limit: int, window: int, margin: object, given: object, name: str | None) -> Rate:
+    if not 1 <= limit <= _MAX_LIMIT:
+        raise TaskLockError(f"the limit in {given!r} must be 1 to {_MAX_LIMIT:,}", name=name)
+    if not _SHORTEST_WINDOW <= window <= _LONGEST_WINDOW:
         raise TaskLockError(f"the window in {given!r} must be 0.001 seconds to 366 days", name=name)
     if margin is None:
-        return Rate(limit, window, max(_LEAST_MARGIN, window // 500))
+        return Rate(limit, window, max(_LEAST_DEFAULT_MARGIN, window // 500))
     return Rate(limit, window, microseconds(margin, "margin", name=name))
 
 
-def pushback(retry_after: Any, *, name: str | None = None) -> Pushback:
+def parse_retry_after(retry_after: Any, *, name: str | None = None) -> Pushback:
     """Parse a ``Retry-After``: seconds as a number or as text, a timedelta, an aware datetime or an HTTP date.
 
     A date in the past means no pause. Raises ``TaskLockError`` for any other value.

@@ -11,9 +11,9 @@ from django_tasklock.backends.contract.rates import ALGORITHMS, REMOVED_ALGORITH
 from django_tasklock.conf import RATE_LIMITS_HINT
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
-from django_tasklock.rates.notation import microseconds, parse
+from django_tasklock.rates.notation import microseconds, parse_rates
 
-OnOutage = Literal["closed", "open", "local"]
+OutagePolicy = Literal["closed", "open", "local"]
 """What a limiter does while the store is down: refuse calls, allow them, or allow this process its share."""
 
 OPTIONS = (
@@ -27,7 +27,7 @@ LEAST_SHARE = 0.1  # of the limit, for ``adaptive=True``
 
 
 @dataclass(frozen=True)
-class Limit:
+class LimitOptions:
     """The validated options of a rate limiter. Durations are microseconds."""
 
     rates: tuple[Rate, ...]
@@ -35,19 +35,21 @@ class Limit:
     algorithm: Algorithm = "window"
     burst: int = 0
     max_wait: int = _HOUR
-    on_unavailable: OnOutage = "closed"
+    on_unavailable: OutagePolicy = "closed"
     grace: int = 60_000_000
     workers: int = 0
     cold_wait: bool = False
-    floor: int = 0
+    min_share: int = 0
     margin: float | None = None
 
     def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
         """Return these options as terms for a store. ``rates``: those of a tenant."""
-        return Terms(name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.floor, self.max_wait)
+        return Terms(
+            name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.min_share, self.max_wait
+        )
 
 
-def limit_of(name: str, given: object, **more: Any) -> Limit:
+def parse_options(name: str, given: object, **more: Any) -> LimitOptions:
     """Return the validated options of the limiter ``name``.
 
     ``given``: rates, or a dict of options. ``more``: further options; those that are ``None`` are ignored. Raises
@@ -64,12 +66,12 @@ def limit_of(name: str, given: object, **more: Any) -> Limit:
             raise TaskLockError(f"the rate limit {name!r} has no option {key!r}; {hint}", name=name)
     options |= {key: value for key, value in more.items() if value is not None}
     try:
-        return _checked(name, **options)
+        return _validated(name, **options)
     except TaskLockError as error:
         raise TaskLockError(f"rate limit {name!r}: {error}", name=name) from None
 
 
-def _checked(
+def _validated(
     name: str,
     rates: object = None,
     tenants: object = None,
@@ -82,7 +84,7 @@ def _checked(
     workers: Any = None,
     cold_start: str = "go",
     adaptive: Any = False,
-) -> Limit:
+) -> LimitOptions:
     if rates is None:
         raise TaskLockError("it needs a rate, e.g. '100/m'")
     if algorithm == REMOVED_ALGORITHM:
@@ -90,9 +92,9 @@ def _checked(
             f"the approximate algorithm {REMOVED_ALGORITHM!r} was removed: write algorithm='window', the default,"
             " which is exact and asks the store as often, once a call"
         )
-    _among("algorithm", algorithm, ALGORITHMS)
-    _among("on_unavailable", on_unavailable, get_args(OnOutage))
-    _among("cold_start", cold_start, ("go", "wait"))
+    _check_choice("algorithm", algorithm, ALGORITHMS)
+    _check_choice("on_unavailable", on_unavailable, get_args(OutagePolicy))
+    _check_choice("cold_start", cold_start, ("go", "wait"))
     for what, value in (("burst", burst), ("workers", workers)):
         if value is not None and (type(value) is not int or value < 1):
             raise TaskLockError(f"{what} must be a whole number, 1 or more, not {value!r}")
@@ -100,32 +102,32 @@ def _checked(
         raise TaskLockError(f"burst goes with algorithm='bucket', not {algorithm!r}")
     if on_unavailable == "local" and workers is None:
         raise TaskLockError("on_unavailable='local' needs workers=, the number of processes that share the limit")
-    floor = LEAST_SHARE if adaptive is True else adaptive
-    if adaptive is not False and not (isinstance(floor, float) and 0.001 <= floor < 1):
+    min_share = LEAST_SHARE if adaptive is True else adaptive
+    if adaptive is not False and not (isinstance(min_share, float) and 0.001 <= min_share < 1):
         raise TaskLockError(f"adaptive must be True, False or the least share of the limit (0.1), not {adaptive!r}")
-    all_share = parse(rates, margin=margin, name=name)
-    of_each = () if tenants is None else parse(tenants, margin=margin, name=name)
-    return Limit(
+    all_share = parse_rates(rates, margin=margin, name=name)
+    of_each = () if tenants is None else parse_rates(tenants, margin=margin, name=name)
+    return LimitOptions(
         rates=all_share,
         tenants=of_each,
         algorithm=algorithm,
         burst=burst or 0,
-        max_wait=_an_hour(*all_share, *of_each) if max_wait is None else microseconds(max_wait, "max_wait"),
+        max_wait=_default_max_wait(*all_share, *of_each) if max_wait is None else microseconds(max_wait, "max_wait"),
         on_unavailable=on_unavailable,
         grace=microseconds(grace, "grace"),
         workers=workers or 0,
         cold_wait=cold_start == "wait",
-        floor=round(floor * 1_000_000),
+        min_share=round(min_share * 1_000_000),
         margin=margin,
     )
 
 
-def _an_hour(*rates: Rate) -> int:
+def _default_max_wait(*rates: Rate) -> int:
     """Return the default of ``max_wait``: the next slot of an hourly limit is an hour and a margin away."""
     return _HOUR + max((rate.margin for rate in rates if rate.window <= _HOUR), default=0) + _SLACK
 
 
-def _among(what: str, value: object, known: tuple[str, ...]) -> None:
+def _check_choice(what: str, value: object, known: tuple[str, ...]) -> None:
     if value not in known:
         near = difflib.get_close_matches(str(value).lower(), known, n=1, cutoff=0.5)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -143,7 +145,7 @@ def rate_problems(given: Mapping[Any, Any]) -> list[tuple[str, str]]:
     found = []
     for name, value in given.items():
         try:
-            limit_of(name, value)
+            parse_options(name, value)
         except TaskLockError as error:
             found.append((f"TASKLOCK['RATE_LIMITS'][{name!r}]: {error}.", RATE_LIMITS_HINT))
     return found

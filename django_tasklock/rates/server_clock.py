@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from django_tasklock.backends.contract.rates import Booked
 
-AGE = 60.0  # seconds for which a bound is used
+MAX_AGE = 60.0  # seconds for which a bound is used
 DRIFT = 0.0002  # seconds by which two clocks may diverge in a second
 
 
@@ -18,18 +18,18 @@ class ServerClock:
     def __init__(self) -> None:
         self._bound: tuple[float, float] | None = None
 
-    def hear(self, booked: Booked, sent: float, heard: float) -> None:
+    def record(self, booked: Booked, sent: float, received: float) -> None:
         """Record an exchange."""
         read = (booked.time - booked.wait) / 1_000_000
         known = self._bound
         if known is not None:
             ahead, since = known
-            ahead += (heard - since) * DRIFT
-            if read - heard <= ahead <= read - sent and heard - since < AGE:
+            ahead += (received - since) * DRIFT
+            if read - received <= ahead <= read - sent and received - since < MAX_AGE:
                 return
-        self._bound = read - sent, heard
+        self._bound = read - sent, received
 
-    def latest(self, now: float) -> float:
+    def upper_bound(self, now: float) -> float:
         """Return the upper bound of the store's clock at ``now``."""
         if self._bound is None:
             return float("inf")

@@ -7,9 +7,9 @@ from typing import NamedTuple
 from django_tasklock.backends.contract.rates import Booked, RateStore, Terms
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.rates import events
+from django_tasklock.rates.limiter_view import LimiterView, view_of
 from django_tasklock.rates.server_clock import ServerClock
-from django_tasklock.rates.sleepers import Slot
-from django_tasklock.rates.watch import LimiterView, view_of
+from django_tasklock.rates.slots import Slot
 from django_tasklock.types import monotonic
 
 
@@ -35,10 +35,10 @@ class StoredLimit(NamedTuple):
         """This process's view of the limiter."""
         return view_of(self.terms.name)
 
-    def note(self, booked: Booked, sent: float) -> Slot:
+    def record_booked(self, booked: Booked, sent: float) -> Slot:
         """Return the slot of an answer to a request that was sent at ``sent``, and update the estimate of the clock."""
-        slot = Slot(booked, sent, heard := monotonic())
-        self.clock.hear(booked, sent, heard)
+        slot = Slot(booked, sent, received := monotonic())
+        self.clock.record(booked, sent, received)
         return slot
 
     def cancel(self, cost: int, slot: int, edition: int) -> bool:

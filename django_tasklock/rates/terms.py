@@ -1,4 +1,4 @@
-"""Agreement on the terms of a limiter: those in the store apply, and a process with others follows them and warns."""
+"""The terms of limiters: those in force in the store apply, and a process with others follows them and warns."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.backends.contract.rates import (
     Refused,
     Terms,
     TermsDiffer,
-    Use,
+    Usage,
 )
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.server_clock import ServerClock
@@ -26,149 +26,158 @@ from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
-SAY = 20.0  # seconds after which a process sends its terms again
-DIFFERENT = 2.0  # the same while other terms apply
-WARN = 60.0  # seconds between two warnings that other terms apply
-MOST = 4096  # limiters that one process remembers
+VOTE_EVERY = 20.0  # seconds after which a process votes for its terms again
+VOTE_EVERY_IF_DIFFERENT = 2.0  # the same while other terms apply
+WARN_EVERY = 60.0  # seconds between two warnings that other terms apply
+MAX_LIMITERS = 4096  # limiters that one process remembers
 
 
-class Agreement:
-    """The terms of one limiter that apply, and those that this process has configured."""
+class LimiterTerms:
+    """The terms of one limiter: those in force, and those that this process has configured."""
 
-    def __init__(self, own: Terms) -> None:
-        self.own = own
-        self.terms = own
+    def __init__(self, configured: Terms) -> None:
+        self.configured = configured
+        self.in_force = configured
         """The terms that apply."""
-        self.due = float("-inf")
-        """When to say its own again, by whoever books and by whoever asks in his sleep."""
-        self.warned = float("-inf")
-        self._turn = threading.Lock()
+        self.vote_due = float("-inf")
+        """When the process votes for its own terms again: with a booking, or when a caller that sleeps resumes."""
+        self.warned_at = float("-inf")
+        self._lock = threading.Lock()
 
-    def take_turn(self) -> bool:
-        """Tell whether to send this process's terms again. Of several callers at once one gets True."""
+    def begin_due_vote(self) -> bool:
+        """Tell whether to vote for this process's terms again. Of several callers at once one gets True."""
         now = monotonic()
-        if now < self.due:
+        if now < self.vote_due:
             return False
-        with self._turn:
-            if now < self.due:
+        with self._lock:
+            if now < self.vote_due:
                 return False
-            self.due = now + SAY
+            self.vote_due = now + VOTE_EVERY
         return True
 
-    def hear(self, rule: str) -> None:
+    def apply_rule(self, rule: str) -> None:
         """Record the terms that apply, and warn if they differ from this process's own."""
-        if rule == self.own.rule():
-            self.terms = self.own
+        if rule == self.configured.rule():
+            self.in_force = self.configured
             return
-        terms = self.own.under(rule)
+        terms = self.configured.with_rule(rule)
         if terms.rule() != rule:
             text = f"the terms {rule!r} that are in force cannot be read: they are of another version of this package"
-            raise TaskLockError(text, name=self.own.name)
-        self.terms = terms
+            raise TaskLockError(text, name=self.configured.name)
+        self.in_force = terms
         now = monotonic()
-        self.due = min(self.due, now + DIFFERENT)
-        if now - self.warned >= WARN:
-            self.warned = now
+        self.vote_due = min(self.vote_due, now + VOTE_EVERY_IF_DIFFERENT)
+        if now - self.warned_at >= WARN_EVERY:
+            self.warned_at = now
             logger.warning(
                 "rate limit %r: this process has the terms %s, but %s are in force, and hold for it too; let all"
                 " processes have the same, and restart those that have others",
-                self.own.name,
-                terms_in_words(self.own),
-                terms_in_words(self.terms),
+                self.configured.name,
+                describe_terms(self.configured),
+                describe_terms(self.in_force),
             )
 
     def check_cost(self, cost: int) -> None:
         """Raise ``TaskLockError`` for a cost that exceeds the terms that apply."""
-        for rate in self.terms.rates:
-            most = self.terms.capacity(rate)
+        for rate in self.in_force.rates:
+            most = self.in_force.capacity(rate)
             if cost > most:
-                text = f"a cost of {cost} does not fit into the limit {rate} of {self.terms.name!r} that is in force"
-                raise TaskLockError(text, name=self.terms.name)
+                text = f"a cost of {cost} does not fit into the limit {rate} of {self.in_force.name!r} that is in force"
+                raise TaskLockError(text, name=self.in_force.name)
 
 
-def terms_in_words(terms: Terms) -> str:
+def describe_terms(terms: Terms) -> str:
     """Return the terms as text for logs."""
     algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
     return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
 
-class AgreedRates(RateStore):
-    """The rate limits of another store, by the terms that apply. ``process``: this process's name in the store."""
+class RatesInForce(RateStore):
+    """The rate limits of another store, by the terms in force. ``process``: this process's name in the store."""
 
     def __init__(self, store: RateStore, process: str = "") -> None:
         self.store = store
         self.clock = ServerClock()
         """The estimate of the store's clock."""
         self._process = process
-        self._agreements: OrderedDict[Terms, Agreement] = OrderedDict()
+        self._terms: OrderedDict[Terms, LimiterTerms] = OrderedDict()
 
-    def _of(self, terms: Terms) -> Agreement:
-        found = self._agreements.get(terms)
+    def _terms_of(self, terms: Terms) -> LimiterTerms:
+        found = self._terms.get(terms)
         if found is None:
-            found = self._agreements.setdefault(terms, Agreement(terms))
-            if len(self._agreements) > MOST:
-                self._agreements.popitem(last=False)
+            found = self._terms.setdefault(terms, LimiterTerms(terms))
+            if len(self._terms) > MAX_LIMITERS:
+                self._terms.popitem(last=False)
         return found
 
     def in_force(self, terms: Terms) -> Terms:
-        found = self._agreements.get(terms)
-        return terms if found is None else found.terms
+        found = self._terms.get(terms)
+        return terms if found is None else found.in_force
 
-    def _by(self, terms: Terms, cost: int, verb: Callable[[Terms], T], says: bool = False) -> T:
-        agreement = self._of(terms)
-        if says and agreement.take_turn():
-            agreement.hear(self.store.agree(terms, self._process or process()))
+    def _call(self, terms: Terms, cost: int, verb: Callable[[Terms], T], votes: bool = False) -> T:
+        known = self._terms_of(terms)
+        if votes and known.begin_due_vote():
+            known.apply_rule(self.store.vote(terms, self._process or process_name()))
         while True:
             try:
-                agreement.check_cost(cost)
-                return verb(agreement.terms)
+                known.check_cost(cost)
+                return verb(known.in_force)
             except TermsDiffer as error:
-                agreement.hear(error.rule)
+                known.apply_rule(error.rule)
 
-    async def _aby(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], says: bool = False) -> T:
-        agreement = self._of(terms)
-        if says and agreement.take_turn():
-            agreement.hear(await self.store.aagree(terms, self._process or process()))
+    async def _acall(self, terms: Terms, cost: int, verb: Callable[[Terms], Awaitable[T]], votes: bool = False) -> T:
+        known = self._terms_of(terms)
+        if votes and known.begin_due_vote():
+            known.apply_rule(await self.store.avote(terms, self._process or process_name()))
         while True:
             try:
-                agreement.check_cost(cost)
-                return await verb(agreement.terms)
+                known.check_cost(cost)
+                return await verb(known.in_force)
             except TermsDiffer as error:
-                agreement.hear(error.rule)
+                known.apply_rule(error.rule)
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return self.store.agree(terms, process)
+    def vote(self, terms: Terms, process: str) -> str:
+        return self.store.vote(terms, process)
 
     def forget(self) -> None:
-        """Forget the agreements and the estimate of the store's clock."""
-        self._agreements.clear()
+        """Forget the terms in force and the estimate of the store's clock."""
+        self._terms.clear()
         self.clock.forget()
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
-        agreement = self._agreements.get(terms)
-        if agreement is not None and agreement.terms is agreement.own and monotonic() < agreement.due:  # most calls
+        known = self._terms.get(terms)
+        if known is not None and known.in_force is known.configured and monotonic() < known.vote_due:  # most calls
             try:
-                return self.store.reserve(terms, cost, longest, spaced, asks)
+                return self.store.reserve(terms, cost, max_wait, spaced, will_resume)
             except TermsDiffer as error:
-                agreement.hear(error.rule)
-        return self._by(terms, cost, lambda held: self.store.reserve(held, cost, longest, spaced, asks), says=True)
+                known.apply_rule(error.rule)
+        return self._call(
+            terms, cost, lambda in_force: self.store.reserve(in_force, cost, max_wait, spaced, will_resume), votes=True
+        )
 
-    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
-        return self._by(terms, cost, lambda held: self.store.reserve_many(held, cost, longest, number), says=True)
+    def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
+        return self._call(
+            terms, cost, lambda in_force: self.store.reserve_many(in_force, cost, max_wait, number), votes=True
+        )
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        return self._by(
-            terms, cost, lambda held: self.store.resume(held, cost, slot, edition, longest, spaced, leeway), says=True
+        return self._call(
+            terms,
+            cost,
+            lambda in_force: self.store.resume(in_force, cost, slot, edition, max_wait, spaced, leeway),
+            votes=True,
         )
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self._by(terms, cost, lambda held: self.store.exchange(held, cost, slots, edition, longest, leeway))
+        return self._call(
+            terms, cost, lambda in_force: self.store.exchange(in_force, cost, slots, edition, max_wait, leeway)
+        )
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         return self.store.cancel(self.in_force(terms), cost, slot, edition)
@@ -176,8 +185,8 @@ class AgreedRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.store.settle(self.in_force(terms), cost, slot, edition, actual)
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self.store.penalize(self.in_force(terms), pushback, longest)
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return self.store.penalize(self.in_force(terms), pushback, max_length)
 
     def pause(self, terms: Terms, length: int) -> None:
         self.store.pause(self.in_force(terms), length)
@@ -185,8 +194,8 @@ class AgreedRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.store.adjust(self.in_force(terms), share)
 
-    def use(self, terms: Terms) -> Use:
-        return self.store.use(self.in_force(terms))
+    def usage(self, terms: Terms) -> Usage:
+        return self.store.usage(self.in_force(terms))
 
     def reset(self, terms: Terms) -> None:
         self.store.reset(self.in_force(terms))
@@ -197,21 +206,26 @@ class AgreedRates(RateStore):
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         return self.store.terms(names)
 
-    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        return await self._aby(terms, cost, lambda held: self.store.areserve(held, cost, longest, asks), says=True)
+    async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
+        return await self._acall(
+            terms, cost, lambda in_force: self.store.areserve(in_force, cost, max_wait, will_resume), votes=True
+        )
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, leeway: int = 0
     ) -> Booked | Refused:
-        return await self._aby(
-            terms, cost, lambda held: self.store.aresume(held, cost, slot, edition, longest, leeway), says=True
+        return await self._acall(
+            terms,
+            cost,
+            lambda in_force: self.store.aresume(in_force, cost, slot, edition, max_wait, leeway),
+            votes=True,
         )
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return await self._aby(
-            terms, cost, lambda held: self.store.aexchange(held, cost, slots, edition, longest, leeway)
+        return await self._acall(
+            terms, cost, lambda in_force: self.store.aexchange(in_force, cost, slots, edition, max_wait, leeway)
         )
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
@@ -220,44 +234,44 @@ class AgreedRates(RateStore):
     async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return await self.store.asettle(self.in_force(terms), cost, slot, edition, actual)
 
-    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return await self.store.apenalize(self.in_force(terms), pushback, longest)
+    async def apenalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return await self.store.apenalize(self.in_force(terms), pushback, max_length)
 
-    async def ause(self, terms: Terms) -> Use:
-        return await self.store.ause(self.in_force(terms))
+    async def ausage(self, terms: Terms) -> Usage:
+        return await self.store.ausage(self.in_force(terms))
 
     async def areset(self, terms: Terms) -> None:
         await self.store.areset(self.in_force(terms))
 
 
-_processes: list[str] = []
-_agreed: dict[int, AgreedRates] = {}  # by the id of the store
+_process_names: list[str] = []
+_by_store: dict[int, RatesInForce] = {}  # the key is the id of the store
 
 
-def process() -> str:
+def process_name() -> str:
     """Return the name of this process in stores."""
-    if not _processes:
-        _processes.append(secrets.token_hex(8))
-    return _processes[0]
+    if not _process_names:
+        _process_names.append(secrets.token_hex(8))
+    return _process_names[0]
 
 
-def agreed(store: RateStore) -> AgreedRates:
-    """Return the ``AgreedRates`` of a store in this process."""
-    found = _agreed.get(id(store))
+def rates_in_force(store: RateStore) -> RatesInForce:
+    """Return the ``RatesInForce`` of a store in this process."""
+    found = _by_store.get(id(store))
     if found is None:
-        for other in {*_agreed} - {id(store)}:
-            _agreed.pop(other, None)
-        found = _agreed.setdefault(id(store), AgreedRates(store))  # atomic: threads may come here at once
+        for other in {*_by_store} - {id(store)}:
+            _by_store.pop(other, None)
+        found = _by_store.setdefault(id(store), RatesInForce(store))  # atomic: threads may come here at once
     return found
 
 
 def forget() -> None:
-    """Forget all agreements of this process, and its name."""
-    _processes.clear()
-    for found in [*_agreed.values()]:
+    """Forget all terms in force, and the name of this process."""
+    _process_names.clear()
+    for found in [*_by_store.values()]:
         found.forget()
 
 
 def after_fork() -> None:
-    """Forget the parent's agreements and name: the child is a process of its own."""
+    """Forget the parent's terms in force and its name: the child is a process of its own."""
     forget()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from django_tasklock.backends.contract.rates import Terms, Use
+from django_tasklock.backends.contract.rates import Terms, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,14 @@ class RateUsage:
         return self.windows[0].used
 
 
-def usage_of(terms: Terms, use: Use) -> RateUsage:
+def usage_of(terms: Terms, use: Usage) -> RateUsage:
     """Return the store's answer as a ``RateUsage``."""
-    still = _still(terms, use)
+    still = _units_to_come(terms, use)
     windows = []
-    for rate, told in zip(terms.rates, use.rates, strict=True):
-        gone = max(0, told.ahead - still) if rate.cell > 1 else 0
+    for rate, units in zip(terms.rates, use.rates, strict=True):
+        gone = max(0, units.ahead - still) if rate.cell > 1 else 0
         window = rate.window / 1_000_000
-        windows.append(WindowUsage(str(rate), window, told.limit, told.used + gone, told.ahead - gone))
+        windows.append(WindowUsage(str(rate), window, units.limit, units.used + gone, units.ahead - gone))
     return RateUsage(
         name=terms.name,
         time=datetime.fromtimestamp(use.time / 1_000_000, UTC),
@@ -72,11 +72,11 @@ def usage_of(terms: Terms, use: Use) -> RateUsage:
     )
 
 
-def _still(terms: Terms, use: Use) -> int:
+def _units_to_come(terms: Terms, use: Usage) -> int:
     """Return the number of units that are still to come, at most.
 
     A rate with cells also counts the used units of the current cell.
     """
     if use.tail <= use.paused:
         return 0
-    return min(told.ahead for told in use.rates)
+    return min(units.ahead for units in use.rates)

@@ -13,7 +13,7 @@ REMEMBERING = (
     "django_tasklock.locks.lease",
     "django_tasklock.locks.ownership",
     "django_tasklock.db.transactions",
-    "django_tasklock.rates.watch",
+    "django_tasklock.rates.limiter_view",
     "django_tasklock.rates.terms",
     "django_tasklock.rates.outage",
     "django_tasklock.health.database",

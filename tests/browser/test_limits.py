@@ -9,7 +9,7 @@ from django.contrib.admin.utils import quote
 from playwright.sync_api import expect
 
 from django_tasklock.backends.contract.rates import Pushback, Terms
-from django_tasklock.rates.notation import parse
+from django_tasklock.rates.notation import parse_rates
 from django_tasklock.types import AcquireRequest, fingerprint
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
@@ -20,8 +20,8 @@ pytestmark = pytest.mark.browser
 
 LIST = "/admin/tasklock/ratelimit/"
 LONG = "a-limiter-with-a-name-that-has-no-end:" + "and-goes-on" * 12
-TAVILY = Terms("tavily", parse("3/h, 100/d"))
-PAUSED = Terms("openai", parse("60/m"))
+TAVILY = Terms("tavily", parse_rates("3/h, 100/d"))
+PAUSED = Terms("openai", parse_rates("60/m"))
 HOUR = 3_600_000_000
 
 
@@ -46,9 +46,9 @@ def busy(site: Example) -> Example:
         rates.reserve(TAVILY, 1, HOUR * 2)
     rates.penalize(PAUSED, Pushback(HOUR), HOUR)
     for tenant in ("acme", ""):
-        rates.reserve(Terms(f"tavily:tenant:{tenant}", parse("2/m")), 1, 0)
-    rates.reserve(Terms(LONG, parse("1000000/d"), "paced"), 1, 0)
-    rates.adjust(Terms(LONG, parse("1000000/d"), "paced"), 250_000)
+        rates.reserve(Terms(f"tavily:tenant:{tenant}", parse_rates("2/m")), 1, 0)
+    rates.reserve(Terms(LONG, parse_rates("1000000/d"), "paced"), 1, 0)
+    rates.adjust(Terms(LONG, parse_rates("1000000/d"), "paced"), 250_000)
     for _ in range(2):
         permit(site, "transcode")
     return site
@@ -87,13 +87,13 @@ def test_acts(visit: Visits, busy: Example) -> None:
     page.get_by_label("Limit in force, in per cent").fill("50")
     confirm(page, "their status page says so")
     expect(page.locator(".messagelist .success")).to_contain_text("50 % is in force now")
-    assert busy.store.rates.use(TAVILY).share == 500_000
+    assert busy.store.rates.usage(TAVILY).share == 500_000
     page.locator("#tasklock-reset").click()
     confirm(page, "a new key")
     expect(page.locator("#tasklock-explanation")).to_contain_text("at once")
     expect(page.locator("#tasklock-history")).to_contain_text("a new key")
     expect(page.locator("#tasklock-history")).to_contain_text("their status page says so")
-    assert busy.store.rates.use(TAVILY).rates[0].used == 0
+    assert busy.store.rates.usage(TAVILY).rates[0].used == 0
     page.goto(page_of("transcode"))
     expect(page.locator("#tasklock-members tbody tr")).to_have_count(2)
     page.locator(".tasklock-release-permit").first.click()

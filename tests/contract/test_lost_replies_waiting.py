@@ -83,7 +83,7 @@ def test_a_waiter_finds_out_although_the_push_was_lost(
         stranger.release(name, STRANGER)
         assert taken.result(10) is True
         assert token_in(store, name) == lock.token
-        assert store.pttl(f"task_lock:{name}") > 30_000, "the short claim was not made a whole lease"
+        assert store.pttl(f"task_lock:{name}") > 30_000, "the short lease was not made a whole lease"
         assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
 
 

@@ -152,7 +152,7 @@ class Machine(RuleBasedStateMachine):
             found = self.permits.members(name)
             assert [record.token for record in found] == model.members
             assert all(record.waiting == len(model.queue) for record in found)
-            self.permits.renew([Renewal(name, token, 60_000) for token in model.members])  # short claims as well
+            self.permits.renew([Renewal(name, token, 60_000) for token in model.members])  # short leases as well
         assert sorted(self.permits.names()) == sorted(name for name, model in self.models.items() if model.members)
 
 

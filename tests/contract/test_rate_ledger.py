@@ -9,130 +9,130 @@ from hypothesis import given, settings, strategies as st
 
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Refused, Terms, TermsDiffer
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import GRID, TICK, Ledger, base_of
+from django_tasklock.backends.ledger.book import GRID, TICK, RateBook, floor_to_grid
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.rates.notation import parse
-from tests.support.rate_plays import START, Play, most_in_a_window, plays, terms
+from django_tasklock.rates.notation import parse_rates
+from tests.support.rate_simulation import START, Simulation, most_in_a_window, random_steps, terms
 
 SECOND = 1_000_000
 HOUR = 3600 * SECOND
 many = settings(max_examples=60, deadline=None)
 
 
-def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> Ledger:
-    rates = tuple(one._replace(margin=0) for one in parse(rate))
-    return Ledger(state, Terms("x", rates, **more), time)
+def a_book(state: State, rate: str = "3/s", time: int = START, **more) -> RateBook:
+    rates = tuple(one._replace(margin=0) for one in parse_rates(rate))
+    return RateBook(state, Terms("x", rates, **more), time)
 
 
 @pytest.mark.slow
 class TestNeverMoreThanTheLimit:
     @many
-    @given(terms(), plays(without=("back", "change")))
+    @given(terms(), random_steps(without=("back", "change")))
     def test_at_the_callers(self, limiter, steps):
         """With refusals, cancels, unused grants, late wakers, stops and partial refunds. Gold standard 8.40."""
-        play = Play(limiter)
+        simulation = Simulation(limiter)
         for step in steps:
-            play.do(step)
-        play.end()
+            simulation.do(step)
+        simulation.end()
         for rate in limiter.rates:
-            used = [(place.used, place.cost) for place in play.used]
+            used = [(caller.used, caller.cost) for caller in simulation.used]
             assert most_in_a_window(used, rate.window) <= rate.limit
 
     @many
-    @given(terms(), plays(without=("back", "change")), st.data())
+    @given(terms(), random_steps(without=("back", "change")), st.data())
     def test_when_the_terms_change(self, limiter, steps, data):
         """Never above the greater limit, whoever goes without asking again."""
-        play = Play(limiter)
+        simulation = Simulation(limiter)
         for step in steps:
-            play.do(step)
+            simulation.do(step)
             if data.draw(st.integers(0, 9)) == 0:
-                play.do(("change", data.draw(st.integers(0, 3))))
-        play.end()
+                simulation.do(("change", data.draw(st.integers(0, 3))))
+        simulation.end()
         for number, rate in enumerate(limiter.rates):
-            used = [(place.used, place.cost) for place in play.used]
-            assert most_in_a_window(used, rate.window) <= max(terms.rates[number].limit for terms in play.limits)
+            used = [(caller.used, caller.cost) for caller in simulation.used]
+            assert most_in_a_window(used, rate.window) <= max(terms.rates[number].limit for terms in simulation.limits)
 
     def test_one_that_is_always_late(self):
         """It is given more leeway each time, until that is enough; who is behind it waits as much longer."""
-        play = Play(Terms("x", (Rate(1, SECOND, 50_000),)))
-        play.do(("reserve", 1, HOUR))
+        simulation = Simulation(Terms("x", (Rate(1, SECOND, 50_000),)))
+        simulation.do(("reserve", 1, HOUR))
         for _ in range(3):
-            play.do(("reserve", 1, HOUR))
+            simulation.do(("reserve", 1, HOUR))
         turns = 0
-        while play.waiting:
-            play.do(("turn", 100_000))
+        while simulation.waiting:
+            simulation.do(("turn", 100_000))
             turns += 1
             assert turns < 20
-        used = sorted(place.used for place in play.used)
+        used = sorted(caller.used for caller in simulation.used)
         assert all(later - earlier >= SECOND for earlier, later in itertools.pairwise(used))
 
-    def test_who_comes_behind_a_place_with_leeway_waits_for_the_end_of_it(self):
+    def test_who_comes_behind_a_slot_with_leeway_waits_for_the_end_of_it(self):
         state, limiter = State(), Terms("x", (Rate(1, SECOND, 50_000),))
-        first = ledger_verbs.reserve(Ledger(state, limiter, START), 1, 0)
+        first = ledger_verbs.reserve(RateBook(state, limiter, START), 1, 0)
         again = (1, first.slot, first.edition, HOUR, False, 70_000)
-        late = ledger_verbs.resume(Ledger(state, limiter, START + 60_000), *again)
+        late = ledger_verbs.resume(RateBook(state, limiter, START + 60_000), *again)
         assert (late.wait, late.leeway) == (0, 70_000)
-        behind = ledger_verbs.reserve(Ledger(state, limiter, START + 60_000), 1, HOUR)
+        behind = ledger_verbs.reserve(RateBook(state, limiter, START + 60_000), 1, HOUR)
         assert behind.time - (late.time + 50_000 + late.leeway) == SECOND
 
     def test_one_that_is_late_and_the_next_that_is_not(self):
         """That is what the margin is for."""
-        play = Play(Terms("x", (Rate(1, SECOND, 50_000),)))
+        simulation = Simulation(Terms("x", (Rate(1, SECOND, 50_000),)))
         for step in [("reserve", 1, HOUR)] * 3 + [("turn", 50_000), ("turn", 0)]:
-            play.do(step)
-        play.end()
-        used = [place.used for place in play.used]
+            simulation.do(step)
+        simulation.end()
+        used = [caller.used for caller in simulation.used]
         assert used[1] - used[0] > SECOND + 50_000
         assert used[2] - used[1] >= SECOND
 
     @many
-    @given(terms(), plays(without=("back", "reset", "settle")))
+    @given(terms(), random_steps(without=("back", "reset", "settle")))
     def test_nothing_is_lost_for_ever(self, limiter, steps):
         """After an hour without anybody, a call goes at once."""
-        play = Play(limiter)
-        play.do(("reserve", 1, HOUR))
+        simulation = Simulation(limiter)
+        simulation.do(("reserve", 1, HOUR))
         for step in steps:
-            play.do(step)
-        play.end()
-        play.time += HOUR
-        answer = play.ask("reserve", 1, 0)
+            simulation.do(step)
+        simulation.end()
+        simulation.time += HOUR
+        answer = simulation.ask("reserve", 1, 0)
         assert isinstance(answer, Booked)
         assert answer.wait < TICK
 
     @many
-    @given(terms(("paced",)), plays(without=("back", "settle", "change")))
+    @given(terms(("paced",)), random_steps(without=("back", "settle", "change")))
     def test_paced(self, limiter, steps):
-        play = Play(limiter)
+        simulation = Simulation(limiter)
         for step in steps:
-            play.do(step)
-        play.end()
+            simulation.do(step)
+        simulation.end()
         for rate in limiter.rates:
-            used = [(place.used, place.cost) for place in play.used]
-            assert most_in_a_window(used, rate.window) <= rate.limit + play.heaviest - 1
+            used = [(caller.used, caller.cost) for caller in simulation.used]
+            assert most_in_a_window(used, rate.window) <= rate.limit + simulation.heaviest - 1
 
     @many
-    @given(terms(("bucket",)), plays(without=("back", "settle", "change")))
+    @given(terms(("bucket",)), random_steps(without=("back", "settle", "change")))
     def test_bucket(self, limiter, steps):
         """Burst and rate together, in any window."""
-        play = Play(limiter)
+        simulation = Simulation(limiter)
         for step in steps:
             if step[0] not in ("reserve", "spaced") or step[1] == 1:  # no bucket takes more at once
-                play.do(step)
-        play.end()
+                simulation.do(step)
+        simulation.end()
         for rate in limiter.rates:
-            used = [(place.used, place.cost) for place in play.used]
+            used = [(caller.used, caller.cost) for caller in simulation.used]
             assert most_in_a_window(used, rate.window) <= rate.limit + limiter.burst_of(rate)
 
     @many
-    @given(terms(("window",)), plays(without=("reset", "change")))
+    @given(terms(("window",)), random_steps(without=("reset", "change")))
     def test_a_clock_that_steps_back_stalls_at_the_most(self, limiter, steps):
         """By the limiter's own clock no window has more than the limit."""
-        play = Play(limiter)
+        simulation = Simulation(limiter)
         for step in steps:
-            play.do(step)
-        play.end()
+            simulation.do(step)
+        simulation.end()
         for rate in limiter.rates:
-            slots = [(base_of(place.slot), place.cost) for place in play.used]
+            slots = [(floor_to_grid(caller.slot), caller.cost) for caller in simulation.used]
             assert most_in_a_window(slots, rate.window) <= rate.limit
 
 
@@ -145,7 +145,7 @@ class TestOrder:
         for pause, cost in arrivals:
             time += pause
             units = min([cost, *(rate.limit for rate in limiter.rates)])
-            answer = ledger_verbs.reserve(Ledger(state, limiter, time), units, HOUR)
+            answer = ledger_verbs.reserve(RateBook(state, limiter, time), units, HOUR)
             assert isinstance(answer, Booked)
             slots.append(answer.slot)
         assert slots == sorted(slots)
@@ -185,17 +185,17 @@ class TestOrder:
 
 class TestTerms:
     def test_what_a_process_has_said_holds_for_a_minute(self):
-        """The only process of a deploy takes the place of the only one before, whose backlog nobody waits for."""
+        """The only process of a deploy replaces the only one before, whose backlog nobody waits for."""
         state = State()
-        assert ledger_verbs.agree(a_book(state, "10/m"), "old") == a_book(state, "10/m").terms.rule()
+        assert ledger_verbs.vote(a_book(state, "10/m"), "old") == a_book(state, "10/m").terms.rule()
         for _ in range(300):
             last = ledger_verbs.reserve(a_book(state, "10/m"), 1, HOUR)
         assert last.wait == 29 * 60 * SECOND + 9 * GRID
         soon, later = START + 59 * SECOND, START + 60 * SECOND
-        assert ledger_verbs.agree(a_book(state, "1000/m", soon), "new") == a_book(state, "10/m").terms.rule()
+        assert ledger_verbs.vote(a_book(state, "1000/m", soon), "new") == a_book(state, "10/m").terms.rule()
         with pytest.raises(TermsDiffer):
             ledger_verbs.reserve(a_book(state, "1000/m", soon), 1, HOUR)
-        assert ledger_verbs.agree(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
+        assert ledger_verbs.vote(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
         assert ledger_verbs.reserve(a_book(state, "1000/m", later), 1, HOUR).wait < 3 * SECOND
         again = ledger_verbs.resume(a_book(state, "1000/m", later), 1, last.slot, last.edition, HOUR)
         assert again.wait < 3 * SECOND
@@ -220,88 +220,88 @@ class TestRefusing:
         assert ledger_verbs.reserve(a_book(state, rates), 1, 2 * SECOND).wait == SECOND
         refused = ledger_verbs.reserve(a_book(state, rates, time=START + 2 * SECOND), 1, 60 * SECOND)
         assert refused.wait == 3598 * SECOND
-        used = ledger_verbs.use(a_book(state, rates, time=START + 3 * SECOND)).rates
+        used = ledger_verbs.usage(a_book(state, rates, time=START + 3 * SECOND)).rates
         assert [rate.used for rate in used] == [0, 6]
 
 
 class TestTheLine:
-    """Whoever says that he asks before he goes claims the first place that is still good."""
+    """A caller that resumes its slot before using it takes the first slot that is still good."""
 
     LATE = 100_000
 
     def a_line(self, number: int) -> tuple[State, Terms, list[Booked]]:
         state, limiter = State(), Terms("x", (Rate(10, SECOND, 50_000),))
         for _ in range(10):  # spread over the window, as calls are
-            ledger_verbs.reserve(Ledger(state, limiter, START + 105_000 * _), 1, 0)
+            ledger_verbs.reserve(RateBook(state, limiter, START + 105_000 * _), 1, 0)
         now = START + SECOND
         return state, limiter, [
-            ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR, asks=True) for _ in range(number)
+            ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR, will_resume=True) for _ in range(number)
         ]  # fmt: skip
 
     def resume(self, state: State, limiter: Terms, time: int, one: Booked) -> Booked:
-        return ledger_verbs.resume(Ledger(state, limiter, time), 1, one.slot, one.edition, HOUR)
+        return ledger_verbs.resume(RateBook(state, limiter, time), 1, one.slot, one.edition, HOUR)
 
-    def test_who_is_late_at_the_head_of_three_thousand_takes_the_next_place(self):
+    def test_who_is_late_at_the_head_of_three_thousand_takes_the_next_slot(self):
         """And everybody behind him the next but one, as soon as he comes; the last a new one. None goes to the end."""
         state, limiter, booked = self.a_line(3000)
         standing = booked[10:]
-        assert all(one.asks for one in standing)
+        assert all(one.must_resume for one in standing)
         told = [one.time for one in standing]
         late = self.resume(state, limiter, standing[0].time + self.LATE, standing[0])
         assert late.time == told[1]
         assert late.wait < 10_000
         taken = [self.resume(state, limiter, max(one.time, late.time), one) for one in standing[1:]]
         assert [one.time for one in taken[:-1]] == told[2:]
-        assert not any(one.asks for one in taken[:-1])
+        assert not any(one.must_resume for one in taken[:-1])
         assert taken[-1].time - told[-1] <= 110_000
         used = [(one.time, 1) for one in [*booked[:10], late, *taken]]
         assert most_in_a_window(used, SECOND) <= 10
 
     def test_who_is_in_time_goes_first_where_the_one_before_is_late(self):
-        """His place is there for the late one, and none is lost."""
+        """His slot is there for the late one, and none is lost."""
         state, limiter, booked = self.a_line(30)
         first, second = booked[11:13]
         early = self.resume(state, limiter, first.time + 20_000, second)
         late = self.resume(state, limiter, first.time + 60_000, first)
         assert (early.time, late.time) == (second.time, booked[13].time)
 
-    def test_a_place_of_the_line_is_given_back_by_who_has_not_claimed_it(self):
+    def test_a_slot_of_the_line_is_given_back_by_who_has_not_taken_it(self):
         state, limiter, booked = self.a_line(30)
         now = START + SECOND + 10
         left = booked[20]
-        assert ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.edition)
-        assert not ledger_verbs.cancel(Ledger(state, limiter, now), 1, left.slot, left.edition)
-        assert ledger_verbs.reserve(Ledger(state, limiter, now), 1, HOUR).time == left.time
+        assert ledger_verbs.cancel(RateBook(state, limiter, now), 1, left.slot, left.edition)
+        assert not ledger_verbs.cancel(RateBook(state, limiter, now), 1, left.slot, left.edition)
+        assert ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR).time == left.time
         assert self.resume(state, limiter, left.time, left).time > left.time
 
-    def test_a_claimed_place_is_nobody_elses(self):
+    def test_a_taken_slot_is_nobody_elses(self):
         state, limiter, booked = self.a_line(30)
         one = booked[20]
-        claimed = self.resume(state, limiter, one.time - 1000, one)
-        assert (claimed.time, claimed.asks) == (one.time, False)
-        assert not ledger_verbs.cancel(Ledger(state, limiter, one.time), 1, one.slot, one.edition)
+        taken = self.resume(state, limiter, one.time - 1000, one)
+        assert (taken.time, taken.must_resume) == (one.time, False)
+        assert not ledger_verbs.cancel(RateBook(state, limiter, one.time), 1, one.slot, one.edition)
         assert self.resume(state, limiter, one.time, one).time == booked[21].time
-        assert self.resume(state, limiter, one.time, claimed) == claimed._replace(wait=0)
+        assert self.resume(state, limiter, one.time, taken) == taken._replace(wait=0)
 
     def test_nobody_is_let_wait_for_longer_than_he_said(self):
-        """A place that is too far away stays in the line."""
+        """A slot that is too far away stays in the line."""
         state, limiter, booked = self.a_line(30)
         one = booked[20]
-        late = ledger_verbs.resume(Ledger(state, limiter, one.time + 90_000), 1, one.slot, one.edition, 10)
+        late = ledger_verbs.resume(RateBook(state, limiter, one.time + 90_000), 1, one.slot, one.edition, 10)
         assert isinstance(late, Refused)
         assert [booked[21].slot, 1] in state.line
 
     def test_older_versions_know_nothing_of_the_line(self):
-        """They take such a place for one of before a reset, and book another: a process of the last deploy that has
+        """They take such a slot for one of before a reset, and book another: a process of the last deploy that has
         the ticket of a message, say."""
         state, limiter, booked = self.a_line(30)
         assert booked[20].edition == state.meta["epoch"] + 1
-        ledger_verbs.reset(Ledger(state, limiter, state.meta["epoch"] - 5))
+        ledger_verbs.reset(RateBook(state, limiter, state.meta["epoch"] - 5))
         assert state.meta["epoch"] > booked[20].edition
 
 
 class TestGivingBack:
-    def test_the_last_place_is_as_if_it_had_never_been_booked(self):
+    def test_the_last_slot_is_as_if_it_had_never_been_booked(self):
         state = State()
         for _ in range(4):
             last = ledger_verbs.reserve(a_book(state), 1, HOUR)
@@ -314,7 +314,7 @@ class TestGivingBack:
         state = State()
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
         ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].edition)
-        assert ledger_verbs.use(a_book(state, "1/s")).free == 1
+        assert ledger_verbs.usage(a_book(state, "1/s")).free == 1
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[1].time
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).wait == 4 * SECOND
 
@@ -326,7 +326,7 @@ class TestGivingBack:
         assert moved.time == booked[1].time
         assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).time == booked[3].time
 
-    def test_a_part_of_a_place_is_enough_for_a_lighter_call(self):
+    def test_a_part_of_a_slot_is_enough_for_a_lighter_call(self):
         state = State()
         ledger_verbs.reserve(a_book(state), 3, HOUR)
         three = ledger_verbs.reserve(a_book(state), 3, HOUR)
@@ -335,42 +335,43 @@ class TestGivingBack:
         assert [ledger_verbs.reserve(a_book(state), 1, HOUR).time for _ in range(3)] == [three.time] * 3
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == 3 * SECOND
 
-    def test_a_missed_place_is_exchanged_and_not_counted(self):
-        state, margin = State(), Terms("x", parse("2/s"))
-        first, late = (ledger_verbs.reserve(Ledger(state, margin, START), 1, HOUR) for _ in range(2))
-        other = ledger_verbs.resume(Ledger(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
+    def test_a_missed_slot_is_exchanged_and_not_counted(self):
+        state, margin = State(), Terms("x", parse_rates("2/s"))
+        first, late = (ledger_verbs.reserve(RateBook(state, margin, START), 1, HOUR) for _ in range(2))
+        other = ledger_verbs.resume(RateBook(state, margin, START + GRID * 3200), 1, late.slot, late.edition, HOUR)
         assert other.wait == 0
-        assert ledger_verbs.use(Ledger(state, margin, START + 60_000)).rates[0].used == 2
+        assert ledger_verbs.usage(RateBook(state, margin, START + 60_000)).rates[0].used == 2
         assert (
-            ledger_verbs.resume(Ledger(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot == START
+            ledger_verbs.resume(RateBook(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot
+            == START
         )
 
-    def test_a_missed_place_that_nobody_took_is_not_counted(self):
+    def test_a_missed_slot_that_nobody_took_is_not_counted(self):
         state = State()
         booked = [ledger_verbs.reserve(a_book(state), 1, HOUR) for _ in range(7)]
         ledger_verbs.cancel(a_book(state), 1, booked[3].slot, booked[3].edition)
         later = START + SECOND + 1
-        assert ledger_verbs.use(a_book(state, time=later)).rates[0].used == 3
+        assert ledger_verbs.usage(a_book(state, time=later)).rates[0].used == 3
         assert isinstance(ledger_verbs.reserve(a_book(state, time=later), 1, 0), Refused)
-        assert ledger_verbs.use(a_book(state, time=later)).rates[0].used == 2
+        assert ledger_verbs.usage(a_book(state, time=later)).rates[0].used == 2
 
     @many
     @given(terms(), st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=60), st.randoms())
     def test_when_all_who_wait_leave_nobody_waits_for_them(self, limiter, costs, random):
         """However many had booked, and in whichever order they go: no wedging after a burst. Gold standard 8.40."""
-        play = Play(limiter)
+        simulation = Simulation(limiter)
         for cost in costs:
-            play.do(("reserve", cost, HOUR))
-        while play.waiting:
-            play.do(("cancel", random.randrange(1000)))
-        wait = play.ask("reserve", 1, HOUR).wait
-        assert wait <= limiter.longest + GRID + (limiter.longest if limiter.cold_wait else 0)
+            simulation.do(("reserve", cost, HOUR))
+        while simulation.waiting:
+            simulation.do(("cancel", random.randrange(1000)))
+        wait = simulation.ask("reserve", 1, HOUR).wait
+        assert wait <= limiter.longest_window + GRID + (limiter.longest_window if limiter.cold_wait else 0)
 
-    def test_one_place_goes_back_once(self):
+    def test_one_slot_goes_back_once(self):
         """However often that is said, and whoever has it by then: a cancel sent again, two threads, two deliveries."""
         state, later = State(), START + 10
-        places = [ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR) for _ in range(6)]
-        lost = places[3]
+        slots = [ledger_verbs.reserve(a_book(state, "2/s"), 1, HOUR) for _ in range(6)]
+        lost = slots[3]
         assert ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.edition)
         assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, lost.slot, lost.edition)
         again = ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR)
@@ -381,12 +382,12 @@ class TestGivingBack:
         assert not ledger_verbs.cancel(a_book(state, "2/s", later), 1, again.slot, again.edition)
         assert ledger_verbs.reserve(a_book(state, "2/s", later), 1, HOUR).time == lost.time
 
-    def test_a_place_that_is_taken_again_too_often_is_left(self):
+    def test_a_slot_that_is_taken_again_too_often_is_left(self):
         """It has a number for sixteen."""
         state = State()
-        places = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3)]
-        one, taken = places[1], 0
-        while one.time == places[1].time:
+        slots = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3)]
+        one, taken = slots[1], 0
+        while one.time == slots[1].time:
             assert ledger_verbs.cancel(a_book(state, "1/s"), 1, one.slot, one.edition)
             one, taken = ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR), taken + 1
         assert taken == GRID
@@ -426,7 +427,7 @@ class TestChangesUnderLoad:
         for turn in range(5):
             assert ledger_verbs.reserve(a_book(state, "1/s", START + turn * SECOND), 1, 0).wait == 0
         other = Terms("x", (Rate(1, SECOND, 0),))
-        assert ledger_verbs.reserve(Ledger(state, other, START + 4 * SECOND), 1, HOUR).wait == SECOND
+        assert ledger_verbs.reserve(RateBook(state, other, START + 4 * SECOND), 1, HOUR).wait == SECOND
 
 
 class TestAClockSetBack:
@@ -451,15 +452,15 @@ class TestAClockSetBack:
     def test_a_stop_is_as_long_as_it_was(self):
         state = State()
         ledger_verbs.penalize(a_book(state), Pushback(10 * SECOND), HOUR)
-        assert ledger_verbs.use(a_book(state, time=START - HOUR // 2)).paused == 10 * SECOND
+        assert ledger_verbs.usage(a_book(state, time=START - HOUR // 2)).paused == 10 * SECOND
 
     def test_a_lowered_limit_rises_as_soon(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         ledger_verbs.penalize(a_book(state, "10/s", **adaptive), Pushback(0), HOUR)
         for turn in range(10):
             ledger_verbs.reserve(a_book(state, "10/s", START - HOUR + turn, **adaptive), 1, HOUR)
         ledger_verbs.reserve(a_book(state, "10/s", START - HOUR + 2 * SECOND, **adaptive), 1, HOUR)
-        assert ledger_verbs.use(a_book(state, "10/s", START - HOUR + 2 * SECOND, **adaptive)).share == 800_000
+        assert ledger_verbs.usage(a_book(state, "10/s", START - HOUR + 2 * SECOND, **adaptive)).share == 800_000
 
     def test_by_less_than_is_noted_stalls(self):
         state = State()
@@ -467,20 +468,20 @@ class TestAClockSetBack:
         assert ledger_verbs.reserve(a_book(state, "1/s", START - SECOND // 2), 1, HOUR).wait == SECOND * 3 // 2
 
     def test_is_not_what_leeway_looks_like(self):
-        """After seven misses in a row a place is booked for the end of ten seconds."""
+        """After seven misses in a row a slot is booked for the end of ten seconds."""
         state, limiter = State(), Terms("x", (Rate(1, SECOND, 50_000),), horizon=5 * SECOND)
         for turn in range(5):
-            ledger_verbs.reserve(Ledger(state, limiter, START + turn), 1, HOUR)
-        late = ledger_verbs.reserve(Ledger(state, limiter, START + 5), 1, 5_250_000)
+            ledger_verbs.reserve(RateBook(state, limiter, START + turn), 1, HOUR)
+        late = ledger_verbs.reserve(RateBook(state, limiter, START + 5), 1, 5_250_000)
         time = START + 5_400_000
         for missed in range(1, 9):
             leeway = min(10 * SECOND, 50_000 * (2**missed - 1))
             late = ledger_verbs.resume(
-                Ledger(state, limiter, time), 1, late.slot, late.edition, 5 * SECOND, leeway=leeway
+                RateBook(state, limiter, time), 1, late.slot, late.edition, 5 * SECOND, leeway=leeway
             )
             assert not late.rebuilt
             time += late.wait + 60_000 + leeway
-        following = ledger_verbs.reserve(Ledger(state, limiter, time - 10 * SECOND), 1, HOUR)
+        following = ledger_verbs.reserve(RateBook(state, limiter, time - 10 * SECOND), 1, HOUR)
         assert not following.rebuilt
         assert following.edition == START
 
@@ -509,12 +510,12 @@ class TestAStopOfTheClock:
         first = ledger_verbs.reserve(a_book(state, "1/s"), 1, 0)
         ledger_verbs.penalize(a_book(state, "1/s"), Pushback(100 * SECOND), HOUR)
         ledger_verbs.pause(a_book(state, "1/s", START + SECOND // 2), 10 * SECOND)
-        assert ledger_verbs.use(a_book(state, "1/s", START + SECOND // 2)).paused == 10 * SECOND
+        assert ledger_verbs.usage(a_book(state, "1/s", START + SECOND // 2)).paused == 10 * SECOND
         second = ledger_verbs.reserve(a_book(state, "1/s", START + SECOND // 2), 1, HOUR)
         assert second.slot - first.slot == SECOND
         assert second.wait == 11 * SECOND, "the clock had stood still since the beginning"
         ledger_verbs.pause(a_book(state, "1/s", START + 2 * SECOND), 0)
-        assert ledger_verbs.use(a_book(state, "1/s", START + 2 * SECOND)).paused == 0
+        assert ledger_verbs.usage(a_book(state, "1/s", START + 2 * SECOND)).paused == 0
         asked = ledger_verbs.resume(a_book(state, "1/s", START + 2 * SECOND), 1, second.slot, second.edition, HOUR)
         assert (asked.slot, asked.wait) == (second.slot, SECOND)
 
@@ -526,7 +527,7 @@ class TestAStopOfTheClock:
         assert isinstance(ledger_verbs.reserve(a_book(state, time=START + SECOND), 1, HOUR), Refused)
         book = a_book(state, time=START + SECOND)
         assert not book.rebuilt
-        assert ledger_verbs.use(book).paused == 24 * HOUR - SECOND
+        assert ledger_verbs.usage(book).paused == 24 * HOUR - SECOND
 
     def test_has_a_cap(self):
         assert ledger_verbs.penalize(a_book(State()), Pushback(100 * HOUR), HOUR).wait == HOUR
@@ -539,20 +540,20 @@ class TestAStopOfTheClock:
 
 class TestAdaptiveLimit:
     def share(self, state: State, time: int, **more) -> int:
-        return ledger_verbs.use(a_book(state, "100/s", time, **more)).share
+        return ledger_verbs.usage(a_book(state, "100/s", time, **more)).share
 
     def test_falls_once_a_window_not_below_its_floor(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         for _ in range(3):
             ledger_verbs.penalize(a_book(state, "100/s", **adaptive), Pushback(0), HOUR)
         assert self.share(state, START, **adaptive) == 700_000
         for turn in range(1, 4):
             ledger_verbs.penalize(a_book(state, "100/s", START + turn * SECOND, **adaptive), Pushback(0), HOUR)
         assert self.share(state, START, **adaptive) == 400_000
-        assert ledger_verbs.use(a_book(state, "100/s", START, **adaptive)).rates[0].limit == 40
+        assert ledger_verbs.usage(a_book(state, "100/s", START, **adaptive)).rates[0].limit == 40
 
     def test_rises_only_while_it_is_used(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         ledger_verbs.penalize(a_book(state, "100/s", **adaptive), Pushback(0), HOUR)
         for turn in range(1, 5):
             ledger_verbs.reserve(a_book(state, "100/s", START + turn * SECOND, **adaptive), 10, 0)
@@ -562,7 +563,7 @@ class TestAdaptiveLimit:
         assert self.share(state, START + 9 * SECOND, **adaptive) == 730_000
 
     def test_rises_to_the_configured_limit_and_no_further(self):
-        state, adaptive = State(), dict(floor=400_000)
+        state, adaptive = State(), dict(min_share=400_000)
         ledger_verbs.adjust(a_book(state, "100/s", **adaptive), 975_000)
         for turn in range(1, 9):
             ledger_verbs.reserve(a_book(state, "100/s", START + turn * SECOND, **adaptive), 99, 0)
@@ -575,11 +576,11 @@ class TestAdaptiveLimit:
 
 
 def test_the_book_survives_being_written_down():
-    play = Play(Terms("x", parse("5/s, 2000/h")))
+    simulation = Simulation(Terms("x", parse_rates("5/s, 2000/h")))
     for _ in range(12):
-        play.do(("reserve", 1, HOUR))
-    play.do(("cancel", 3))
-    again = State(play.state.text())
-    assert (again.meta, again.rings) == (play.state.meta, play.state.rings)
-    assert [tuple(entry) for entry in again.free] == play.state.free
-    assert again.text() == play.state.text()
+        simulation.do(("reserve", 1, HOUR))
+    simulation.do(("cancel", 3))
+    again = State(simulation.state.to_json())
+    assert (again.meta, again.rings) == (simulation.state.meta, simulation.state.rings)
+    assert [tuple(entry) for entry in again.free] == simulation.state.free
+    assert again.to_json() == simulation.state.to_json()

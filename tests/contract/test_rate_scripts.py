@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.redis.rates import RedisRates, body_of
-from tests.support.rate_plays import Play, plays, terms
+from tests.support.rate_simulation import Simulation, random_steps, terms
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -31,8 +31,8 @@ class OnAClock(RedisRates):
             self.bodies[verb] = body_of(verb).replace(TIME, f"local time = tonumber(redis.call('GET', '{CLOCK}'))\n")
 
 
-class Twins(Play):
-    """A play whose every question goes to both."""
+class ComparedSimulation(Simulation):
+    """A simulation whose every question goes to both."""
 
     rates: OnAClock
 
@@ -62,7 +62,7 @@ class Twins(Play):
         for own in ("exp", "idx", "calm", "buried", "stood", "rough"):
             stored.pop(own, None)
         if told := stored.pop("terms", b"").decode():
-            assert Terms.read(self.terms.name, told).words() == self.terms.words()
+            assert Terms.from_text(self.terms.name, told).script_arguments() == self.terms.script_arguments()
         assert stored.pop("rule", b"").decode() == self.state.rule
         votes = store.zrange(keys % "votes", 0, -1, withscores=True)
         assert {vote.decode(): int(at) for vote, at in votes} == self.state.votes
@@ -79,13 +79,13 @@ ALGORITHMS = ("window", "window", "window", "paced", "bucket")
 
 @pytest.mark.slow
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(limiter=terms(ALGORITHMS), steps=plays())
+@given(limiter=terms(ALGORITHMS), steps=random_steps())
 def test_they_agree(stranger, store, limiter, steps):
     """Refusals, cancels, late wakers, stops, refunds, resets and a clock that is set back."""
-    twins = Twins(limiter._replace(name=f"twins:{secrets.token_hex(6)}"))
-    twins.rates = OnAClock(stranger, store)
+    both = ComparedSimulation(limiter._replace(name=f"twins:{secrets.token_hex(6)}"))
+    both.rates = OnAClock(stranger, store)
     for step in steps:
-        twins.do(step)
-    twins.compare()
+        both.do(step)
+    both.compare()
     store.delete("task_lock#rates")  # its times are the test's
-    assert State(json.dumps(json.loads(twins.state.text()))).meta == twins.state.meta
+    assert State(json.dumps(json.loads(both.state.to_json()))).meta == both.state.meta

@@ -16,7 +16,7 @@ from django_tasklock.admin import RateLimitAdmin
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.models import AuditEntry
-from django_tasklock.rates.notation import parse
+from django_tasklock.rates.notation import parse_rates
 from django_tasklock.types import AcquireRequest, fingerprint
 from tests.support.admin_pages import Reader, words
 from tests.support.redis_server import free_port
@@ -85,7 +85,7 @@ def permit(name: str, token: str, limit: int = 3, *, hold: int = 3_600_000) -> s
 def everything() -> tuple[Any, ...]:
     """What could have been changed."""
     store = get_backend()
-    use = store.rates.use(Terms(NAME, parse("1/m, 100/d")))
+    use = store.rates.usage(Terms(NAME, parse_rates("1/m, 100/d")))
     taken = [(one.token, one.fence) for one in store.permits.members(NAME)]
     counts = (AuditEntry.objects.count(), LogEntry.objects.count())
     return use.rates, use.share, use.refused, store.rates.names(), taken, counts

@@ -8,7 +8,7 @@ import pytest
 import redis
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from tests.support.guards import GUARD, states
 from tests.support.stores import eventually
 from tests.support.twins import TWINS, listening, token_in
@@ -158,10 +158,10 @@ def test_a_stopped_waiter_holds_the_others_back_for_a_claim_at_most(
     if dies:
         stopped.kill()
     held_back = second.done() - released
-    assert held_back < CLAIM / 1000 + SOON
+    assert held_back < HANDOVER_TTL / 1000 + SOON
     if dies:
         return
-    assert held_back > CLAIM / 1000 - 1  # it was its turn
+    assert held_back > HANDOVER_TTL / 1000 - 1  # it was its turn
     stopped.go_on()
     eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)  # it did not believe what it was handed so long ago
     assert stopped.busy()
@@ -175,7 +175,7 @@ def test_a_stopped_waiter_holds_the_others_back_for_a_claim_at_most(
 def test_a_lock_that_was_handed_to_a_waiter_who_dies_is_soon_free(
     crew: Crew, store: Store, name: str, way: str
 ) -> None:
-    """It is killed before its heartbeat made a whole lease of the claim: not 60 s, as it had asked for."""
+    """It is killed before its heartbeat made a whole lease of the short one: not 60 s, as it had asked for."""
     lock = TaskLock(name)
     assert lock.acquire()
     first = crew.hire("from django_tasklock.locks.heartbeat import Heartbeat\nHeartbeat.follow = lambda *args: None")
@@ -183,4 +183,4 @@ def test_a_lock_that_was_handed_to_a_waiter_who_dies_is_soon_free(
     lock.release()
     first.done()
     first.kill()
-    assert 0 < store.pttl(f"task_lock:{name}") <= CLAIM
+    assert 0 < store.pttl(f"task_lock:{name}") <= HANDOVER_TTL

@@ -20,7 +20,7 @@ import redis
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.waiter import AsyncWaiter, RedisWaiter
 from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted
@@ -287,7 +287,7 @@ def test_who_is_interrupted_with_the_lock_in_the_mail_passes_it_on(
     first.go_on()
     assert first.done() is False
     second.hears()
-    assert time.monotonic() < given_up + SOON  # the claim, had nobody given it up, would last 3 s
+    assert time.monotonic() < given_up + SOON  # the short lease, had nobody given it up, would last 3 s
     finishes(second)
 
 
@@ -341,7 +341,7 @@ def test_a_waiter_whose_connection_breaks_still_gets_it(
 def test_without_a_lease_a_waiter_gets_the_whole_timeout(
     crew: Crew, store: Store, name: str, held: TaskLock, way: str
 ) -> None:
-    """Nobody would renew a short claim."""
+    """Nobody would renew a short lease."""
     worker = waits(crew.hire(), store, name, way, "lease=None, timeout=60")
     held.release()
     worker.hears()
@@ -356,7 +356,7 @@ def test_with_a_lease_the_heartbeat_makes_a_whole_one_of_the_claim(
     worker = waits(crew.hire(), store, name, way, "lease=30, timeout=60")
     held.release()
     worker.hears()
-    eventually(lambda: left(store, name) > CLAIM / 1000)
+    eventually(lambda: left(store, name) > HANDOVER_TTL / 1000)
     finishes(worker)
 
 
@@ -440,7 +440,7 @@ def test_a_limit_that_is_none_is_refused(name: str) -> None:
 
 
 def test_a_waiter_of_the_store_says_when_it_was_handed_a_short_claim(store: Store, name: str) -> None:
-    """What the lock counts on: fence and time of the claim, not those that were asked for."""
+    """What the lock counts on: fence and time of the short lease, not those that were asked for."""
     backend = get_backend()
     holder, mine = an_ask(name), an_ask(name)
     backend.acquire(holder)
@@ -449,12 +449,12 @@ def test_a_waiter_of_the_store_says_when_it_was_handed_a_short_claim(store: Stor
         threading.Timer(0.05, backend.release, (name, holder.token)).start()
         handed = waiter.wait(10)
     assert handed is not None
-    assert handed.ttl == CLAIM
+    assert handed.ttl == HANDOVER_TTL
     record = backend.get(name)
     assert record is not None
     assert (record.token, record.fence) == (mine.token, handed.fence)
     assert record.ttl is not None
-    assert record.ttl <= CLAIM
+    assert record.ttl <= HANDOVER_TTL
 
 
 @pytest.mark.parametrize("kind", ["locks", "permits"])
@@ -470,7 +470,7 @@ def test_a_place_that_cannot_be_read_is_dropped(store: Store, name: str, kind: s
         assert isinstance(waiter.acquire(), Busy)
         if how == "a release":
             assert backend.release(name, holder.token) is Released.RELEASED
-            assert granted(waiter.wait(10)).ttl == CLAIM  # type: ignore[arg-type]
+            assert granted(waiter.wait(10)).ttl == HANDOVER_TTL  # type: ignore[arg-type]
         else:
             store.delete(f"task_lock:{name}", f"task_lock#permits:{name}")
             granted(waiter.acquire())
@@ -546,7 +546,7 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
             waiter.subscriber.connection._sock.shutdown(socket.SHUT_RDWR)
             eventually(lambda: not dict(store.pubsub_numsub(waiter.channel))[waiter.channel.encode()])
         else:
-            late = int(store.hget(f"task_lock#seen:{name}", first.token) or 0) - CLAIM
+            late = int(store.hget(f"task_lock#seen:{name}", first.token) or 0) - HANDOVER_TTL
             store.hset(f"task_lock#seen:{name}", first.token, late)
         assert stranger.release(name, holder.token) is Released.RELEASED
         granted(next_one.wait(10))  # type: ignore[arg-type]
@@ -566,7 +566,7 @@ def test_who_waits_for_permits_and_has_not_looked_for_long_is_passed_over(store:
         assert isinstance(waiter.acquire(), Busy)
         assert isinstance(next_one.acquire(), Busy)
         seen = f"task_lock#permits-seen:{name}"
-        store.hset(seen, first.token, int(store.hget(seen, first.token) or 0) - CLAIM)
+        store.hset(seen, first.token, int(store.hget(seen, first.token) or 0) - HANDOVER_TTL)
         permits.release(name, holder.token)
         granted(next_one.wait(10))  # type: ignore[arg-type]
         assert isinstance(waiter.acquire(), Busy)
@@ -579,7 +579,7 @@ def test_who_waits_for_permits_and_has_not_looked_for_long_is_passed_over(store:
 def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_wait(
     crew: Crew, store: Store, name: str, held: TaskLock
 ) -> None:
-    """They are still connected. One of them is handed the lock; once that claim is over none is."""
+    """They are still connected. One of them is handed the lock; once that lease is over none is."""
     stopped, other = crew.hire_many(2)
     stopped.start(f"""
         from concurrent.futures import ThreadPoolExecutor
@@ -596,7 +596,7 @@ def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_
     released = time.monotonic()
     held.release()
     other.hears()
-    assert time.monotonic() < released + CLAIM / 1000 + SOON
+    assert time.monotonic() < released + HANDOVER_TTL / 1000 + SOON
     stopped.go_on()
     eventually(lambda: queue(store, name) == 8)  # none of them has lost its place for good
     finishes(other)

@@ -274,13 +274,13 @@ class TestActing:
     ],
 )
 def test_terms_are_read_as_they_were_written(terms: Terms) -> None:
-    assert Terms.read("n", terms.text()) == terms
+    assert Terms.from_text("n", terms.text()) == terms
 
 
 @pytest.mark.parametrize("text", ["", "x", "window  0 1", "window  0 1 2 3", "nothing  0 1 1 2 3", "tat  0 1 2 3"])
 def test_what_is_no_terms_is_none(text: str) -> None:
     """As an older version left it, or a hand."""
-    assert Terms.read("n", text) is None
+    assert Terms.from_text("n", text) is None
 
 
 def test_listing_is_part_of_the_contract() -> None:

@@ -40,7 +40,7 @@ RETIRED = {
     r"\bCallKind\b|\bKeptLock\b|\bconflict_of\(": "CallStrategy, LockOverRetry, conflict_error",
     r"\blate_record\b|\bregistry\.taken\b|\bPutBack\b": "lazy_record, process_locks, RowRestorer",
     r"\bown_table\b|\breturns\.give\b": "table_options, background_work.submit",
-    r"\bensure_standing\b|\bStandings?\b|\bstandings?\b": "ensure_enclosing_held, Agreement, recent_error",
+    r"\bensure_standing\b|\bStandings?\b|\bstandings?\b": "ensure_enclosing_held, LimiterTerms, recent_error",
     r"\bfenced\(model|\bimport .*\bfenced?\b|fences? (?:a|its|the|no) row": "has_token_columns, revoke_claim",
     r"\b_?asked = (?:time\.)?monotonic|\basked: float|UNASKED|asked_by_keywords|\b_asked\b": "sent, pending",
     r"\bPlaces\b|\bplaces?_of\b": "Positions, QuorumKeys, number_of, database_of: a place is one in a queue",
@@ -49,10 +49,11 @@ RETIRED = {
     r"_takes\b|leases_here|\btell_aside\b|\.bells\b|skip_struck": "Acquisitions, Owner, current_owner, listeners",
     r"\bwritten_for\b|\bsealed_for\b|\bpage_before\b|\btries_of\b": "is_header_for, predecessor_request",
     r"\bput_off\(|\btook_away\b|\bUnfit\b|\bStrays\b": "defer, free_dead_lock, UnusableMessage, UnusableLog",
-    r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booking, may_have_been_used",
+    r"\bWakening\b|LimitTickets|LimiterBase|\bDesk\b|\bdoubtful\b": "Schedule, Booker, may_have_been_used",
     r"\ba?mine\(|release_noted|noted_?wait|\ba?note_wait|look_last": "get_held, require_lease, release_and_clear, ...",
     r"\.ticket\(|\.expects\(|\.flagged\(|\.bound\(|\.lines\b": "next_number, count_before, clear_flag, ...",
     r"\bDoor(?:Schema)?\(|\w+Door\b|LOOK_AND_ACT|refused_as|imported_later": "TaskLockView, READ_AND_POST, as_problem",
+    r"\bLedger\b|\bSleepers\b|\bSighting\b|AgreedRates|\blonely\b|\baagree\b|\.bury\(|request\.claim\(": "RateBook",
 }
 DOORS = {"exceptions.py", "signals.py", "testing.py", "types.py"}
 """Modules of the root that are doors beside the packages: what they offer stands in ``__all__``."""

@@ -49,7 +49,7 @@ class TestWaiting:
         assert 0.2 < calls[5][0] - calls[0][0] < 20
 
     def test_what_is_free_now_takes_no_part_in_the_waiting(self, way, monkeypatch):
-        monkeypatch.setattr(rates_reservation, "Schedule", None)
+        monkeypatch.setattr(rates_reservation, "SlotWait", None)
         assert call(way, RateLimiter("api", "1/h"), "acquire").state == "used"
 
     def test_without_waiting(self, way):
@@ -496,7 +496,7 @@ class TestDecorator:
         @rate_limited("api", "2/h", timeout=0)
         def fetch() -> None: ...
 
-        monkeypatch.setattr(rates_options, "parse", None)
+        monkeypatch.setattr(rates_options, "parse_rates", None)
         fetch()
         settings.TASKLOCK = {**settings.TASKLOCK, "LEASE": 50}
         fetch()

@@ -135,7 +135,7 @@ class TestSleepers:
 
     def test_local_goes_on_alone(self, proxy, name, monkeypatch):
         """It books anew, in this process: what it had in the store is nobody's until that is back."""
-        monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.05)
+        monkeypatch.setattr("django_tasklock.rates.slot_wait.CONFIRM_AFTER", 0.05)
         limiter = RateLimiter(name, "1/0.3s", on_unavailable="local", workers=1)
         limiter.acquire()
         reserved = limiter.reserve()
@@ -177,7 +177,7 @@ class TestRestart:
         assert most_within(calls, 0.4) <= 10
 
     def test_who_slept_through_it_books_again(self, configure, name, monkeypatch):
-        monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.1)
+        monkeypatch.setattr("django_tasklock.rates.slot_wait.CONFIRM_AFTER", 0.1)
         with RedisServer() as server:
             configure(LOCATION=server.url)
             limiter, calls = RateLimiter(name, "2/0.5s", margin=0.1), []

@@ -17,9 +17,9 @@ from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store as memory
-from django_tasklock.rates import booking as limit_base, schedule as wakening, terms as limit_terms
+from django_tasklock.rates import booker, slot_wait, terms as limit_terms
 from django_tasklock.rates.background import background_work
-from django_tasklock.rates.terms import AgreedRates
+from django_tasklock.rates.terms import RatesInForce
 from django_tasklock.types import monotonic
 from tests.support.public import in_store, raw_redis
 from tests.support.stores import stores
@@ -39,10 +39,10 @@ def store(request, settings) -> Iterator[str]:
 @pytest.fixture
 def at(monkeypatch) -> Callable[[str], None]:
     """From now on we are that process."""
-    known: dict[str, AgreedRates] = {}
+    known: dict[str, RatesInForce] = {}
 
     def become(name: str) -> None:
-        monkeypatch.setattr(limit_base, "agreed", lambda kept: known.setdefault(name, AgreedRates(kept, name)))
+        monkeypatch.setattr(booker, "rates_in_force", lambda kept: known.setdefault(name, RatesInForce(kept, name)))
 
     return become
 
@@ -66,7 +66,7 @@ class TestRaised:
         assert call(way, RateLimiter("api", "1000/m"), "reserve").wait < 10
 
     def test_those_that_wait_go_soon(self, way, at, monkeypatch):
-        monkeypatch.setattr(wakening, "LOOK", 0.05)
+        monkeypatch.setattr(slot_wait, "LONGEST_SLEEP", 0.05)
         at("old")
         waiting = [RateLimiter("api", "10/m").reserve() for _ in range(40)]
         assert waiting[-1].wait > 150
@@ -92,8 +92,8 @@ def test_a_reservation_that_does_not_fit_any_more_is_refused(at):
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
 def test_who_waits_says_its_terms_as_well(way, at, monkeypatch):
     """Else all who wait behind an old backlog would be silent until its end."""
-    monkeypatch.setattr(wakening, "LOOK", 0.05)
-    monkeypatch.setattr(limit_terms, "DIFFERENT", 0.0)
+    monkeypatch.setattr(slot_wait, "LONGEST_SLEEP", 0.05)
+    monkeypatch.setattr(limit_terms, "VOTE_EVERY_IF_DIFFERENT", 0.0)
     at("old")
     for _ in range(40):
         RateLimiter("api", "10/m").reserve()
@@ -110,8 +110,8 @@ def test_one_of_two_threads_says_them(at, monkeypatch):
     """Both look at the clock before either has noted that it says them."""
     said, both, looks = [], threading.Barrier(2), threading.local()
     kept = get_backend().rates
-    agree = kept.agree
-    monkeypatch.setattr(kept, "agree", lambda *what: said.append(what) or agree(*what))
+    vote = kept.vote
+    monkeypatch.setattr(kept, "vote", lambda *what: said.append(what) or vote(*what))
 
     def clock() -> float:
         looks.number = getattr(looks, "number", 0) + 1
@@ -136,19 +136,19 @@ def test_two_threads_that_are_the_first_agree_on_one(monkeypatch):
     """Else each would say the process' terms, and those of one would not take over what those of the other miss."""
     both, kept, found = threading.Barrier(2), get_backend().rates, []
 
-    class Met(AgreedRates):
+    class Met(RatesInForce):
         def __init__(self, *of):
             both.wait(30)
             super().__init__(*of)
 
-    limit_terms.agreed(MemoryRates({}))  # of another store, which is forgotten
-    monkeypatch.setattr(limit_terms, "AgreedRates", Met)
-    threads = [threading.Thread(target=lambda: found.append(limit_terms.agreed(kept))) for _ in range(2)]
+    limit_terms.rates_in_force(MemoryRates({}))  # of another store, which is forgotten
+    monkeypatch.setattr(limit_terms, "RatesInForce", Met)
+    threads = [threading.Thread(target=lambda: found.append(limit_terms.rates_in_force(kept))) for _ in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(30)
-    assert found == [limit_terms.agreed(kept)] * 2
+    assert found == [limit_terms.rates_in_force(kept)] * 2
     assert found[0].store is kept
 
 

@@ -15,11 +15,11 @@ from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.backends.redis.rates import RedisRates, body_of
+from django_tasklock.rates.limiter_view import MAX_LIMITERS, view_of
 from django_tasklock.rates.reservation import Reservation
-from django_tasklock.rates.schedule import Schedule
 from django_tasklock.rates.server_clock import ServerClock
-from django_tasklock.rates.sleepers import Sleepers, Slot
-from django_tasklock.rates.watch import MOST, view_of
+from django_tasklock.rates.slot_wait import SlotWait
+from django_tasklock.rates.slots import Slot, SlotPool
 from tests.support.proxy import Proxy, anything
 from tests.support.rate_callers import at_once, callers, most_within, rank_correlation
 from tests.support.stores import eventually
@@ -38,7 +38,7 @@ def crew() -> Iterator[Crew]:
 
 def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
     """Four processes with fifty threads each; who waits no longer than a second never asks again."""
-    for verb in ("agree", "reserve", "resume", "exchange"):
+    for verb in ("vote", "reserve", "resume", "exchange"):
         store.script_load(body_of(verb))
     with Trips(store) as trips:
         workers = callers(crew, 4)
@@ -94,7 +94,7 @@ def test_arrival_decides(name):
 @pytest.fixture
 def known(proxy: Proxy, name: str, store: redis.Redis) -> Proxy:
     """A proxy before a server that knows the scripts."""
-    for verb in ("reserve", "resume", "cancel", "settle", "penalize", "use", "reset"):
+    for verb in ("reserve", "resume", "cancel", "settle", "penalize", "usage", "reset"):
         store.script_load(body_of(verb))
     return proxy
 
@@ -136,7 +136,7 @@ def test_a_long_sleep_is_confirmed_once_for_all_in_the_process(known, name):
 
 def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
     """From a server far away, too: while the first waits for its answer the others wait for the first."""
-    monkeypatch.setattr("django_tasklock.rates.schedule.CONFIRM", 0.1)
+    monkeypatch.setattr("django_tasklock.rates.slot_wait.CONFIRM_AFTER", 0.1)
     limiter = RateLimiter(name, "40/0.1s", margin=0.6)
     reservations = [limiter.reserve() for _ in range(80)]
     known.fault(anything, times=-1, delay=0.1)
@@ -148,22 +148,22 @@ def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
 
 def test_who_wakes_late_takes_the_slot_of_the_next_of_its_process(monkeypatch):
     """And keeps its rank; who comes last of them has the one that was missed, and asks for another."""
-    sleepers, now = Sleepers(), 2.2
-    monkeypatch.setattr("django_tasklock.rates.sleepers.monotonic", lambda: now)
+    pool, now = SlotPool(), 2.2
+    monkeypatch.setattr("django_tasklock.rates.slots.monotonic", lambda: now)
     slots = [Slot(Booked(turn, turn * 1_000_000, 1, 0, turn), 0.0, 0.0) for turn in (1, 2, 3, 4)]
     for slot in reversed(slots):
-        sleepers.put(slot)
+        pool.put(slot)
 
     def take() -> int:
-        return sleepers.take(ServerClock(), margin=500_000).booked.slot
+        return pool.take(ServerClock(), margin=500_000).booked.slot
 
     assert [take(), take()] == [2, 1]
     assert take() == 3  # to come: it sleeps until then
-    sleepers.put(slots[2])
+    pool.put(slots[2])
     now = 3.1
     assert take() == 3
-    assert sleepers.reclaim(slots[2]) == slots[3]  # its own is somebody else's
-    assert sleepers.reclaim(slots[2]) is None
+    assert pool.take_own_or_last(slots[2]) == slots[3]  # its own is somebody else's
+    assert pool.take_own_or_last(slots[2]) is None
 
 
 def test_who_sleeps_finds_its_slot_whatever_other_limiters_were_used_meanwhile(name):
@@ -172,11 +172,11 @@ def test_who_sleeps_finds_its_slot_whatever_other_limiters_were_used_meanwhile(n
     limiter.acquire()
     reservation = limiter.reserve()
     slot = reservation.slot
-    assert not slot.booked.asks
-    reservation.schedule.leave(slot)
-    for number in range(MOST + 1):
+    assert not slot.booked.must_resume
+    reservation.slot_wait.put_in_pool(slot)
+    for number in range(MAX_LIMITERS + 1):
         view_of(f"{name}:{number}")
-    assert reservation.schedule.arrive(slot) == slot
+    assert reservation.slot_wait.take_from_pool(slot) == slot
     reservation.cancel()
 
 
@@ -192,27 +192,27 @@ def test_who_wakes_while_its_slot_is_exchanged_gets_that_and_books_no_other(name
         return answers
 
     monkeypatch.setattr(RedisRates, "exchange", answer_later)
-    monkeypatch.setattr(Reservation, "_ask", lambda self, ask=Reservation._ask: (asked.append(self), ask(self)))
-    monkeypatch.setattr(Schedule, "patience", 30.0)
+    monkeypatch.setattr(Reservation, "_resume", lambda self, ask=Reservation._resume: (asked.append(self), ask(self)))
+    monkeypatch.setattr(SlotWait, "resume_lock_timeout", 30.0)
     limiter = RateLimiter(name, "1/0.2s", margin=0.1)
     limiter.acquire()
     first, second = reservations = [limiter.reserve() for _ in range(2)]
     view = first.stored.view
     for reservation in reservations:
-        reservation.schedule.leave(reservation.slot)
+        reservation.slot_wait.put_in_pool(reservation.slot)
     eventually(lambda: second.late > 0.15)
-    first.slot = first.schedule.arrive(first.slot)
+    first.slot = first.slot_wait.take_from_pool(first.slot)
     threads = at_once(Reservation.use, (first,))
     assert exchanging.wait(30)
-    second.slot = second.schedule.arrive(second.slot)
-    asking = view.asking
-    monkeypatch.setattr(view, "asking", lambda seconds: (answered.set(), asking(seconds))[1])
+    second.slot = second.slot_wait.take_from_pool(second.slot)
+    request_lock = view.request_lock
+    monkeypatch.setattr(view, "request_lock", lambda seconds: (answered.set(), request_lock(seconds))[1])
     threads += at_once(Reservation.use, (second,))
     for thread in threads:
         thread.join(60)
     assert [reservation.state for reservation in reservations] == ["used"] * 2
     assert not asked
-    assert len(view.sleepers((first.stored, 1))) == 0
+    assert len(view.slot_pool((first.stored, 1))) == 0
     assert limiter.usage().windows[0].ahead == 0
 
 
@@ -222,7 +222,7 @@ def test_a_cost_is_forgotten_with_the_last_call_of_it(name):
 
     def known() -> int:
         gc.collect()
-        return sum(type(one) is Sleepers for one in gc.get_objects())
+        return sum(type(one) is SlotPool for one in gc.get_objects())
 
     before = known()
     for cost in range(1, 101):
@@ -236,10 +236,10 @@ def test_a_reservation_that_was_missed_is_exchanged_and_its_caller_goes_with_the
     limiter.acquire()
     reservations = [limiter.reserve() for _ in range(3)]
     for reservation in reservations:
-        reservation.schedule.leave(reservation.slot)
+        reservation.slot_wait.put_in_pool(reservation.slot)
     eventually(lambda: reservations[0].late > 0.15)
     for reservation in reservations:
-        reservation.slot = reservation.schedule.arrive(reservation.slot)
+        reservation.slot = reservation.slot_wait.take_from_pool(reservation.slot)
     for thread in at_once(Reservation.use, *((reservation,) for reservation in reservations)):
         thread.join(60)
     assert [reservation.state for reservation in reservations] == ["used"] * 3
@@ -295,7 +295,7 @@ def test_who_sleeps_learns_of_a_stop_by_another_process(crew, name):
     """It asks on waking: after more than a second usually, here always, or it would have to sleep for that long."""
     limiter = RateLimiter(name, "1/s")
     [worker] = callers(crew, 1)
-    worker.do("from django_tasklock.rates import schedule; schedule.CONFIRM = 0.001")
+    worker.do("from django_tasklock.rates import slot_wait; slot_wait.CONFIRM_AFTER = 0.001")
     limiter.acquire()
     worker.do(f"reserved = RateLimiter({name!r}, '1/s').reserve(); None")
     worker.start("reserved.use(); clock()")

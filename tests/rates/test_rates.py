@@ -10,9 +10,9 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock import RateLimiter, TaskLock, TaskLockError
 from django_tasklock.backends.contract.rates import Pushback, Rate, Terms
 from django_tasklock.conf import get_settings
-from django_tasklock.rates.notation import parse, pushback
-from django_tasklock.rates.options import limit_of, rate_problems
-from django_tasklock.rates.outage import share_of
+from django_tasklock.rates.notation import parse_rates, parse_retry_after
+from django_tasklock.rates.options import parse_options, rate_problems
+from django_tasklock.rates.outage import terms_per_process
 
 SECOND = 1_000_000
 
@@ -35,13 +35,13 @@ SECOND = 1_000_000
     ],
 )
 def test_one_rate(given, limit, seconds):
-    [rate] = parse(given)
+    [rate] = parse_rates(given)
     assert (rate.limit, rate.window) == (limit, seconds * SECOND)
 
 
 @pytest.mark.parametrize("given", ["10/s, 5000/d", ["10/s", "5000/d"], [(10, 1), "5000/d"], ("10/s", "5000/d")])
 def test_several(given):
-    assert [(rate.limit, rate.window) for rate in parse(given)] == [(10, SECOND), (5000, 86400 * SECOND)]
+    assert [(rate.limit, rate.window) for rate in parse_rates(given)] == [(10, SECOND), (5000, 86400 * SECOND)]
 
 
 @pytest.mark.parametrize(
@@ -72,19 +72,19 @@ def test_several(given):
 )
 def test_what_is_none(given, why):
     with pytest.raises(TaskLockError, match=why):
-        parse(given)
+        parse_rates(given)
 
 
 def test_the_margin_is_part_of_the_window_or_50_ms():
-    assert parse("5/s")[0].margin == 50_000
-    assert parse("5/h")[0].margin == 7_200_000
-    assert parse("5/s", margin=0.01)[0].margin == 10_000
+    assert parse_rates("5/s")[0].margin == 50_000
+    assert parse_rates("5/h")[0].margin == 7_200_000
+    assert parse_rates("5/s", margin=0.01)[0].margin == 10_000
     with pytest.raises(TaskLockError, match="margin"):
-        parse("5/s", margin=0)
+        parse_rates("5/s", margin=0)
 
 
 def test_shown_as_written():
-    assert [str(rate) for rate in parse("10/s, 100/m, 7/h, 5/d, 3/0.25s, 4/90s")] == [
+    assert [str(rate) for rate in parse_rates("10/s, 100/m, 7/h, 5/d, 3/0.25s, 4/90s")] == [
         "10/s", "100/m", "7/h", "5/d", "3/0.25s", "4/90s",
     ]  # fmt: skip
 
@@ -92,17 +92,17 @@ def test_shown_as_written():
 class TestPushback:
     @pytest.mark.parametrize("given", [120, 120.0, "120", b"120", timedelta(minutes=2)])
     def test_seconds(self, given):
-        assert pushback(given) == Pushback(120 * SECOND)
+        assert parse_retry_after(given) == Pushback(120 * SECOND)
 
     @pytest.mark.parametrize(
         "given",
         ["Wed, 21 Oct 2026 07:28:00 GMT", "Wed, 21 Oct 2026 07:28:00 -0000", datetime(2026, 10, 21, 7, 28, tzinfo=UTC)],
     )
     def test_dates(self, given):
-        assert pushback(given) == Pushback(1_792_567_680 * SECOND, absolute=True)
+        assert parse_retry_after(given) == Pushback(1_792_567_680 * SECOND, absolute=True)
 
     def test_none_at_all(self):
-        assert pushback(0) == Pushback(0)
+        assert parse_retry_after(0) == Pushback(0)
 
 
 class TestOptions:
@@ -147,8 +147,11 @@ class TestOptions:
             RateLimiter("api", "5/s").acquire(timeout)
 
     def test_a_share_of_the_limit(self):
-        terms = Terms("api", parse("100/m, 3/s"))
-        assert [(rate.limit, rate.window) for rate in share_of(terms, 8).rates] == [(12, 60 * SECOND), (1, 2_666_667)]
+        terms = Terms("api", parse_rates("100/m, 3/s"))
+        assert [(rate.limit, rate.window) for rate in terms_per_process(terms, 8).rates] == [
+            (12, 60 * SECOND),
+            (1, 2_666_667),
+        ]
         with pytest.raises(TaskLockError, match="share"):
             RateLimiter("api", "5/s").adjust(0)
 
@@ -162,9 +165,9 @@ class TestSettings:
             }
         }
         assert rate_problems(settings.TASKLOCK["RATE_LIMITS"]) == []
-        assert RateLimiter("tavily").terms.rates == parse("100/m")
+        assert RateLimiter("tavily").terms.rates == parse_rates("100/m")
         openai = RateLimiter("openai")
-        assert openai.terms.rates == parse("10/s, 5000/d")
+        assert openai.terms.rates == parse_rates("10/s, 5000/d")
         assert openai.limit.workers == 8
         assert RateLimiter("openai", max_wait=5).limit.max_wait == 5 * SECOND
         assert RateLimiter("openai", "1/s").limit.on_unavailable == "closed"  # rates in code: nothing of the settings
@@ -214,4 +217,4 @@ class TestSettings:
 def test_cells_of_a_great_limit():
     assert Rate(1000, 60 * SECOND, 0).cell == 1
     assert Rate(1001, 60 * SECOND, 0).cell == 600_000
-    assert limit_of("x", "90000/m").rates[0].cell == 600_000
+    assert parse_options("x", "90000/m").rates[0].cell == 600_000

@@ -18,7 +18,7 @@ import random
 clock = lambda: time.clock_gettime(time.CLOCK_MONOTONIC)
 
 def call(name, rates, number, cost=1, pause=0.0, cancelled=0.0, **options):
-    "So many calls, one after the other: when each was made, and its units. Some places are cancelled in between."
+    "So many calls, one after the other: when each was made, and its units. Some reservations are cancelled in between."
     limiter, made = RateLimiter(name, *rates, **options), []
     for turn in range(number):
         while random.random() < cancelled:
@@ -35,16 +35,17 @@ def wait(name, rates, number, **options):
     from django_tasklock.types import monotonic
     limiter, made = RateLimiter(name, *rates, **options), []
     def noting(ask):
-        def noted(place):
-            place.why = [*getattr(place, "why", ()), (place.late, monotonic() - place.slot.heard)]
-            ask(place)
+        def noted(reservation):
+            asked = reservation.late, monotonic() - reservation.slot.received
+            reservation.why = [*getattr(reservation, "why", ()), asked]
+            ask(reservation)
         return noted
-    Reservation._ask, Reservation._exchange = noting(Reservation._ask), noting(Reservation._exchange)
+    Reservation._resume, Reservation._exchange = noting(Reservation._resume), noting(Reservation._exchange)
     def one(turn):
-        place = limiter.reserve()
-        booked = place.slot.booked
-        place.use()
-        made.append((booked.time - booked.wait, booked.time, clock(), getattr(place, "why", [])))
+        reservation = limiter.reserve()
+        booked = reservation.slot.booked
+        reservation.use()
+        made.append((booked.time - booked.wait, booked.time, clock(), getattr(reservation, "why", [])))
     threads = [threading.Thread(target=one, args=(turn,)) for turn in range(number)]
     for thread in threads:
         thread.start()

@@ -61,7 +61,7 @@ class Rate(NamedTuple):
 
 
 class Terms(NamedTuple):
-    """The parameters of a limiter. ``floor``: the least share of the limit, in millionths; 0: not adaptive."""
+    """The parameters of a limiter. ``min_share``: the least share of the limit, in millionths; 0: not adaptive."""
 
     name: str
     rates: tuple[Rate, ...]
@@ -70,7 +70,7 @@ class Terms(NamedTuple):
     """The capacity of a bucket, in units; 0: a tenth of the limit."""
     cold_wait: bool = False
     """True: where the store has no data of the limiter, the first slot is one window away."""
-    floor: int = 0
+    min_share: int = 0
     horizon: int = 3_600_000_000
     """How far ahead a slot may be booked, in microseconds."""
     rule_in_store: str = ""
@@ -87,7 +87,7 @@ class Terms(NamedTuple):
         return self.burst_of(rate) if self.algorithm == "bucket" else rate.limit
 
     @property
-    def longest(self) -> int:
+    def longest_window(self) -> int:
         """The longest window including its margin: older bookings do not count any more."""
         return max(rate.window + rate.margin for rate in self.rates)
 
@@ -98,45 +98,45 @@ class Terms(NamedTuple):
         return min(first.margin, *[rate.margin for rate in others]) if others else first.margin
 
     @property
-    def pace(self) -> int:
+    def adaptation_interval(self) -> int:
         """The least time between two adaptations of the limit: the shortest window, at least one second."""
         return max(1_000_000, min(rate.window for rate in self.rates))
 
-    def words(self) -> list[str | int]:
+    def script_arguments(self) -> list[str | int]:
         """Return all parameters but the name, in the order of the scripts' arguments."""
         found: list[str | int] = [
             "tat" if self.algorithm in ("paced", "bucket") else self.algorithm,
             "wait" if self.cold_wait else "",
-            self.floor,
+            self.min_share,
             self.horizon,
-            self.longest,
-            self.pace,
+            self.longest_window,
+            self.adaptation_interval,
         ]
         for rate in self.rates:
             found += [rate.limit, rate.window, rate.margin, rate.cell, self.burst_of(rate)]
         return found
 
     def text(self) -> str:
-        """Return the text that a store keeps, from which ``read`` makes the terms of a limiter not known locally."""
+        """Return the text that a store keeps, and ``from_text`` parses."""
         return _text(self)
 
     def rule(self) -> str:
         """Return the part of ``text`` in which all callers must agree: without ``cold_wait`` and the horizon."""
         return self.rule_in_store or _rule(self)
 
-    def under(self, rule: str) -> Terms:
+    def with_rule(self, rule: str) -> Terms:
         """Return these terms with the part common to all callers replaced by ``rule``; unchanged if it is unreadable.
 
         A rule of the removed algorithm is applied as windows of its rates, until it is outvoted.
         """
-        found = Terms.read(self.name, rule)
+        found = Terms.from_text(self.name, rule)
         if found is None:
             return self
         removed = rule if rule.startswith(f"{REMOVED_ALGORITHM} ") else ""
         return found._replace(cold_wait=self.cold_wait, horizon=self.horizon, rule_in_store=removed)
 
     @classmethod
-    def read(cls, name: str, text: str) -> Terms | None:
+    def from_text(cls, name: str, text: str) -> Terms | None:
         """Parse what ``text()`` returned; ``None`` if it cannot be parsed. A bucket of one unit is the same as paced,
         and is read as that.
 
@@ -144,7 +144,7 @@ class Terms(NamedTuple):
         """
         try:
             algorithm, cold, *rest = text.split(" ")
-            floor, horizon, *numbers = map(int, rest)
+            min_share, horizon, *numbers = map(int, rest)
             size = 4 if algorithm == "tat" else 3
             parts = [numbers[start : start + size] for start in range(0, len(numbers), size)]
             rates = tuple(Rate(limit, window, margin) for limit, window, margin, *_burst in parts)
@@ -159,13 +159,13 @@ class Terms(NamedTuple):
         if algorithm not in ALGORITHMS or not rates:
             return None
         burst = bursts[0] if algorithm == "bucket" and bursts != usual else 0
-        return cls(name, rates, algorithm, burst, cold == "wait", floor, horizon)  # type: ignore[arg-type]
+        return cls(name, rates, algorithm, burst, cold == "wait", min_share, horizon)  # type: ignore[arg-type]
 
 
 @lru_cache(maxsize=256)
 def _text(terms: Terms) -> str:
-    algorithm, cold, floor, horizon, *_rest = terms.words()
-    found = [algorithm, cold, floor, horizon]
+    algorithm, cold, min_share, horizon, *_rest = terms.script_arguments()
+    found = [algorithm, cold, min_share, horizon]
     for rate in terms.rates:
         found += rate
         if algorithm == "tat":
@@ -200,7 +200,7 @@ class Booked(NamedTuple):
     wait: int
     edition: int
     """The edition of the limiter's book: a reset, a flush or other terms begin a new one, without the older slots."""
-    pause: int
+    total_pause: int
     """How long the limiter's clock has been stopped in all: if it grows, callers that sleep must sleep longer."""
     time: int
     """The time of the slot by the store's clock, since 1970."""
@@ -210,7 +210,7 @@ class Booked(NamedTuple):
     """
     leeway: int = 0
     """Microseconds by which it may be used later than the margin allows: it was booked for the end of that time."""
-    asks: bool = False
+    must_resume: bool = False
     """True if the slot is in the line: its owner must resume it before using it, and may get another of the line."""
 
 
@@ -219,7 +219,7 @@ class Refused(NamedTuple):
 
     wait: int
     edition: int
-    pause: int
+    total_pause: int
 
 
 class Penalty(NamedTuple):
@@ -229,7 +229,7 @@ class Penalty(NamedTuple):
     share: int
 
 
-class Used(NamedTuple):
+class WindowUnits(NamedTuple):
     """One rate of a limiter: its limit now, units used in the window that ends now, units booked ahead."""
 
     limit: int
@@ -237,11 +237,11 @@ class Used(NamedTuple):
     ahead: int
 
 
-class Use(NamedTuple):
+class Usage(NamedTuple):
     """The usage of a limiter. ``time``: the store's, since 1970; waits count from it."""
 
     time: int
-    rates: tuple[Used, ...]
+    rates: tuple[WindowUnits, ...]
     free: int
     """The number of cancelled slots that have not been booked again."""
     next: int
@@ -259,17 +259,17 @@ class RateStore(ABC):
 
     @abstractmethod
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
-        """Book the first slot for ``cost`` units, at most ``longest`` from now. Never waits.
+        """Book the first slot for ``cost`` units, at most ``max_wait`` from now. Never waits.
 
         ``spaced``: slots that must be waited for are spread evenly over the window, not all at its beginning.
-        ``asks``: the caller will resume the slot before using it, if that is more than a second away.
+        ``will_resume``: the caller will resume the slot before using it, if that is more than a second away.
         """
 
     @abstractmethod
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         """Return the current state of a slot, or a slot in exchange if it was missed or belongs to an earlier edition.
 
@@ -278,7 +278,7 @@ class RateStore(ABC):
 
     @abstractmethod
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         """Do what ``resume`` does for several missed slots at once. If there are fewer results than slots, the caller
         must resume the others one by one.
@@ -295,8 +295,8 @@ class RateStore(ABC):
         """
 
     @abstractmethod
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        """Stop the limiter's clock for at most ``longest``; an existing stop is never shortened."""
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        """Stop the limiter's clock for at most ``max_length``; an existing stop is never shortened."""
 
     def pause(self, terms: Terms, length: int) -> None:
         """Stop the limiter's clock for exactly ``length`` from now, in place of any other stop; 0: start it again."""
@@ -307,7 +307,7 @@ class RateStore(ABC):
         """Set the current share of the limit, in millionths."""
 
     @abstractmethod
-    def use(self, terms: Terms) -> Use:
+    def usage(self, terms: Terms) -> Usage:
         """Return the usage of the limiter. Changes nothing."""
 
     @abstractmethod
@@ -323,7 +323,7 @@ class RateStore(ABC):
         """Return the terms of the last caller of each limiter, without limiters of which nothing is stored."""
 
     @abstractmethod
-    def agree(self, terms: Terms, process: str) -> str:
+    def vote(self, terms: Terms, process: str) -> str:
         """Vote for these terms on behalf of ``process``; return the terms in force, as ``Terms.rule()``.
 
         The terms in force change when, within the last minute, more processes have voted for these terms than for
@@ -338,32 +338,32 @@ class RateStore(ABC):
         """Run ``verb`` in a thread, where it may block, and return its answer."""
         return await sync_to_async(verb)(*args, **options)
 
-    async def aagree(self, terms: Terms, process: str) -> str:
-        """Do what ``agree`` does, for coroutines."""
-        return await self.in_thread(self.agree, terms, process)
+    async def avote(self, terms: Terms, process: str) -> str:
+        """Do what ``vote`` does, for coroutines."""
+        return await self.in_thread(self.vote, terms, process)
 
-    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
+    def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
         """Do what ``reserve`` does ``number`` times, spaced, up to the first refusal."""
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
-            answers.append(self.reserve(terms, cost, longest, spaced=True, asks=True))
+            answers.append(self.reserve(terms, cost, max_wait, spaced=True, will_resume=True))
         return answers
 
-    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
+    async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
         """Do what ``reserve`` does, for coroutines."""
-        return await self.in_thread(self.reserve, terms, cost, longest, asks=asks)
+        return await self.in_thread(self.reserve, terms, cost, max_wait, will_resume=will_resume)
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, leeway: int = 0
     ) -> Booked | Refused:
         """Do what ``resume`` does, for coroutines."""
-        return await self.in_thread(self.resume, terms, cost, slot, edition, longest, leeway=leeway)
+        return await self.in_thread(self.resume, terms, cost, slot, edition, max_wait, leeway=leeway)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
         """Do what ``exchange`` does, for coroutines."""
-        return await self.in_thread(self.exchange, terms, cost, slots, edition, longest, leeway)
+        return await self.in_thread(self.exchange, terms, cost, slots, edition, max_wait, leeway)
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         """Do what ``cancel`` does, for coroutines."""
@@ -373,13 +373,13 @@ class RateStore(ABC):
         """Do what ``settle`` does, for coroutines."""
         return await self.in_thread(self.settle, terms, cost, slot, edition, actual)
 
-    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
+    async def apenalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
         """Do what ``penalize`` does, for coroutines."""
-        return await self.in_thread(self.penalize, terms, pushback, longest)
+        return await self.in_thread(self.penalize, terms, pushback, max_length)
 
-    async def ause(self, terms: Terms) -> Use:
-        """Do what ``use`` does, for coroutines."""
-        return await self.in_thread(self.use, terms)
+    async def ausage(self, terms: Terms) -> Usage:
+        """Do what ``usage`` does, for coroutines."""
+        return await self.in_thread(self.usage, terms)
 
     async def areset(self, terms: Terms) -> None:
         """Do what ``reset`` does, for coroutines."""

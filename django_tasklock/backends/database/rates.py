@@ -15,13 +15,13 @@ from typing import TypeVar
 from django.db.models import Max, QuerySet
 
 from django_tasklock.backends.contract.metrics import limiter_kind
-from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
 from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import Ledger
+from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
@@ -41,7 +41,7 @@ class DatabaseRates(RateStore):
         self.purging = Purging(self._session, self.purge)
         self._metrics = metrics
 
-    def run(self, terms: Terms, verb: Callable[[Ledger, bool], T], write: bool = True, counted: bool = False) -> T:
+    def run(self, terms: Terms, verb: Callable[[RateBook, bool], T], write: bool = True, counted: bool = False) -> T:
         """Run ``verb(book, again)`` on the limiter's book, store the changed book, and return the result.
 
         ``again``: an earlier attempt may have been executed. ``counted``: count the result in the same transaction.
@@ -55,12 +55,12 @@ class DatabaseRates(RateStore):
                 text, version, now = next(iter(found), ("", 0, 0))
                 if not now:
                     now = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), none=Max("version"))["now"]
-                book = Ledger(State(text), terms, now * 1000)
+                book = RateBook(State(text), terms, now * 1000)
                 answer = verb(book, again)
                 if not write:
                     return answer
-                book.state.terms = book.state.under(terms)
-                written = {"state": book.state.text(), "expires_at": book.expires // 1000, "used_at": now}
+                book.state.terms = book.state.terms_to_store(terms)
+                written = {"state": book.state.to_json(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
                     self.purging.count_row()
                 with atomic_if_counted(alias, kind):
@@ -85,29 +85,29 @@ class DatabaseRates(RateStore):
         return answer
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         return self.run(
-            terms, lambda book, again: ledger_verbs.reserve(book, cost, longest, spaced, asks), counted=True
+            terms, lambda book, again: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume), counted=True
         )
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        def verb(book: Ledger, again: bool) -> Booked | Refused:
+        def verb(book: RateBook, again: bool) -> Booked | Refused:
             if again:  # the old slot may belong to another caller by now
-                return ledger_verbs.reserve(book, cost, longest, spaced, leeway=leeway)
-            return ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway)
+                return ledger_verbs.reserve(book, cost, max_wait, spaced, leeway=leeway)
+            return ledger_verbs.resume(book, cost, slot, edition, max_wait, spaced, leeway)
 
         return self.run(terms, verb)
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        def verb(book: Ledger, again: bool) -> list[Booked | Refused]:
+        def verb(book: RateBook, again: bool) -> list[Booked | Refused]:
             if again:
-                return [ledger_verbs.reserve(book, cost, longest)]
-            return ledger_verbs.exchange(book, cost, slots, edition, longest, leeway)
+                return [ledger_verbs.reserve(book, cost, max_wait)]
+            return ledger_verbs.exchange(book, cost, slots, edition, max_wait, leeway)
 
         return self.run(terms, verb)
 
@@ -119,8 +119,8 @@ class DatabaseRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, edition, actual))
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, longest), counted=True)
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, max_length), counted=True)
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book, again: ledger_verbs.pause(book, length))
@@ -128,11 +128,11 @@ class DatabaseRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.run(terms, lambda book, again: ledger_verbs.adjust(book, share))
 
-    def use(self, terms: Terms) -> Use:
-        return self.run(terms, lambda book, again: ledger_verbs.use(book), write=False)
+    def usage(self, terms: Terms) -> Usage:
+        return self.run(terms, lambda book, again: ledger_verbs.usage(book), write=False)
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return self.run(terms, lambda book, again: ledger_verbs.agree(book, process))
+    def vote(self, terms: Terms, process: str) -> str:
+        return self.run(terms, lambda book, again: ledger_verbs.vote(book, process))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, lambda book, again: ledger_verbs.reset(book))
@@ -149,7 +149,7 @@ class DatabaseRates(RateStore):
             return dict(rows_of(alias).filter(key__in=list(map(key_of, names))).values_list("key", "state"))
 
         texts = self._session.run(verb, write=False)
-        found = {name: Terms.read(name, State(texts.get(key_of(name), "")).terms) for name in names}
+        found = {name: Terms.from_text(name, State(texts.get(key_of(name), "")).terms) for name in names}
         return {name: terms for name, terms in found.items() if terms is not None}
 
     def close_idle(self) -> None:

@@ -21,7 +21,7 @@ class State:
         """Slots given back, in order: the slot and ``units:serial``."""
         self.rings: dict[str, list[Entry]] = data.get("rings", {})
         self.line: list[list[int]] = data.get("line", [])
-        """Slots of the line that are not claimed yet, in order: the slot and its units."""
+        """Slots of the line that are not taken yet, in order: the slot and its units."""
         self.gone: dict[str, int] = data.get("gone", {})
         """Numbers of slots: 1 if the slot was given back under it, 0 if the slot was booked again under it."""
         self.terms: str = data.get("terms", "")
@@ -33,11 +33,11 @@ class State:
         self.expires = 0
         """When the state can be deleted, in microseconds since 1970; not stored."""
 
-    def under(self, terms: Terms) -> str:
+    def terms_to_store(self, terms: Terms) -> str:
         """Return the text to store as ``terms`` after a call with these: with the common part that is in force."""
-        return terms.under(self.rule).text() if self.rule else terms.text()
+        return terms.with_rule(self.rule).text() if self.rule else terms.text()
 
-    def text(self) -> str:
+    def to_json(self) -> str:
         """Return the state as JSON."""
         data = {"meta": self.meta, "free": self.free, "rings": self.rings, "terms": self.terms}
         if self.line:

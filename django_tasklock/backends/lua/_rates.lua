@@ -20,7 +20,7 @@
 --   tat:<w> (paced, bucket). An older version may have left k:<w>, c:<w> and p:<w>, which are not used any more.
 -- ring (list): time, units, time, units, ..., the newest first.
 -- slots given back (sorted set): "units:serial", scored by slot.
--- the line (sorted set): "units:slot" of a slot that is not claimed yet, scored by slot.
+-- the line (sorted set): "units:slot" of a slot that is not taken yet, scored by slot.
 -- numbers (sorted set), scored by themselves: a slot is on a grid, its first number is its time, and each time it is
 --   booked again it gets the next one. "number": given back under it; "number+": booked again under it.
 
@@ -79,13 +79,13 @@ end
 
 even_if_full()
 
-local WHOLE, LOOKED_AT, SWEPT, ASIDE = 1000000, 16, 64, 10000
-local TICK, LEEWAY, OPEN_FOR, SEEN = 1000, 10000000, 1000000, 1000000
+local FULL_SHARE, MAX_EXAMINED, MAX_REMOVED, MAX_ASIDE = 1000000, 16, 64, 10000
+local TICK, MAX_LEEWAY, OPENS_BEFORE, RECORD_TIME_EVERY = 1000, 10000000, 1000000, 1000000
 local cost, slot, edition, amount = tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
 local spaced, leeway = string.find(ARGV[5], '^spaced') ~= nil, tonumber(string.match(ARGV[5], '%d+$')) or 0
-local asks = string.find(ARGV[5], 'asks') ~= nil
-local algorithm, cold, floor = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
-local horizon, longest, pace = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
+local will_resume = string.find(ARGV[5], 'will_resume') ~= nil
+local algorithm, cold_wait, min_share = ARGV[7], ARGV[8] == 'wait', tonumber(ARGV[9])
+local horizon, longest_window, adaptation_interval = tonumber(ARGV[10]), tonumber(ARGV[11]), tonumber(ARGV[12])
 local function text(number) return string.format('%.0f', number) end -- tostring() has 14 digits
 
 local rates = {}
@@ -97,46 +97,52 @@ end
 local margin = rates[1].margin
 for _, rate in ipairs(rates) do margin = math.min(margin, rate.margin) end
 
-local meta, dirty, rebuilt, told, renew = {}, {}, 0, nil, false -- renew: a new key has no expiry yet
-local rule, lost = nil, false -- lost: the rule must be written again
+local meta, dirty, rebuilt, stored_terms, renew_expiry = {}, {}, 0, nil, false -- renew_expiry: a new key has none
+local rule, rule_lost = nil, false -- rule_lost: the rule must be written again
 local stored = redis.call('HGETALL', KEYS[1])
 for i = 1, #stored, 2 do
   local key, value = stored[i], stored[i + 1]
-  if key == 'terms' then told = value elseif key == 'rule' then rule = value else meta[key] = tonumber(value) end
+  if key == 'terms' then
+    stored_terms = value
+  elseif key == 'rule' then
+    rule = value
+  else
+    meta[key] = tonumber(value)
+  end
 end
 local function get(key) return meta[key] or 0 end
 local function set(key, value)
   if meta[key] ~= value then meta[key], dirty[key] = value, true end
 end
 
-local function begin(first, wait)
+local function begin_edition(new_edition, wait_first)
   if next(meta) then
     redis.call('DEL', KEYS[1], KEYS[2], KEYS[4], KEYS[5])
     for _, rate in ipairs(rates) do redis.call('DEL', rate.ring) end
-    told, lost = nil, true
+    stored_terms, rule_lost = nil, true
   end
-  meta, dirty, renew = {}, {}, true
-  set('epoch', first)
-  set('share', WHOLE)
+  meta, dirty, renew_expiry = {}, {}, true
+  set('epoch', new_edition)
+  set('share', FULL_SHARE)
   set('hz', horizon)
-  if wait then set('from', time + longest) end
+  if wait_first then set('from', time + longest_window) end
 end
 
 local function now() return math.max(time, get('until')) - get('off') end
 
-if not meta.epoch then begin(time, cold) end
+if not meta.epoch then begin_edition(time, cold_wait) end
 if get('hz') < horizon then set('hz', horizon) end
 
-local function wait_for(at)
+local function time_until(at)
   if get('until') > time then at = math.max(at, now()) end
   return at + get('off') - time
 end
 
 -- Write the changes, and set the expiry of all keys: somewhat longer than needed, so that not each call has to.
 local function finish()
-  local left = math.ceil((math.max(get('last'), get('from'), now()) + get('off') + longest - time) / 1000) + 1000
+  local left = math.ceil((math.max(get('last'), get('from'), now()) + get('off') + longest_window - time) / 1000) + 1000
   local moment = math.floor(time / 1000)
-  if renew or dirty.share or moment + left > get('exp') then
+  if renew_expiry or dirty.share or moment + left > get('exp') then
     left = left + math.max(1000, math.floor(left / 4))
     set('exp', moment + left)
     redis.call('PEXPIRE', KEYS[2], left)
@@ -145,19 +151,23 @@ local function finish()
     if algorithm == 'window' then
       for _, rate in ipairs(rates) do redis.call('PEXPIRE', rate.ring, left) end
     end
-    if cold then left = math.max(left, 2592000000) elseif get('share') ~= WHOLE then left = math.max(left, 86400000) end
-    renew = left
+    if cold_wait then
+      left = math.max(left, 2592000000)
+    elseif get('share') ~= FULL_SHARE then
+      left = math.max(left, 86400000)
+    end
+    renew_expiry = left
   end
-  if math.abs(time - get('idx')) >= SEEN then
+  if math.abs(time - get('idx')) >= RECORD_TIME_EVERY then
     set('idx', time)
     redis.call('ZADD', KEYS[3], text(time), ARGV[6])
     if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[3], '-inf', text(time - 2592000000000)) end
   end
   local calm = 0
-  if algorithm == 'window' and #rates == 1 and rates[1].cell == 1 and get('share') == WHOLE and get('seq') == 0
+  if algorithm == 'window' and #rates == 1 and rates[1].cell == 1 and get('share') == FULL_SHARE and get('seq') == 0
     and get('last') > 0 and get('until') <= time and get('from') <= now() and get('buried') <= get('last')
     and get('rough') <= get('last') then
-    calm = math.min(get('idx') + SEEN, get('exp') * 1000 - longest - 1002000)
+    calm = math.min(get('idx') + RECORD_TIME_EVERY, get('exp') * 1000 - longest_window - 1002000)
   end
   set('calm', calm)
   local fields = {}
@@ -165,49 +175,51 @@ local function finish()
     fields[#fields + 1] = key
     fields[#fields + 1] = text(meta[key])
   end
-  if lost and rule then
+  if rule_lost and rule then
     fields[#fields + 1] = 'rule'
     fields[#fields + 1] = rule
   end
-  if ARGV[13] ~= told and (not rule or rule == ARGV[14]) then
+  if ARGV[13] ~= stored_terms and (not rule or rule == ARGV[14]) then
     fields[#fields + 1] = 'terms'
     fields[#fields + 1] = ARGV[13]
   end
   if fields[1] then redis.call('HSET', KEYS[1], unpack(fields)) end
-  if renew then redis.call('PEXPIRE', KEYS[1], renew) end
+  if renew_expiry then redis.call('PEXPIRE', KEYS[1], renew_expiry) end
 end
 
 -- The server's clock was set back: the limiter's continues from where it was.
 local behind = get('idx') - time
-if behind >= SEEN then
+if behind >= RECORD_TIME_EVERY then
   for _, key in ipairs({'off', 'until', 'changed'}) do set(key, get(key) - behind) end
   finish()
 end
 
-if get('last') - now() > get('hz') + longest + LEEWAY or get('until') - time > get('hz') + longest then
-  begin(math.max(get('epoch') + 2, time), true) -- an older version, which does not notice a step back, has booked meanwhile
+local far = get('hz') + longest_window
+if get('last') - now() > far + MAX_LEEWAY or get('until') - time > far then
+  -- an older version, which does not notice a step back, has booked meanwhile
+  begin_edition(math.max(get('epoch') + 2, time), true)
   rebuilt = 1
   finish()
 end
 
 -- One rate
 
-local function limit_of(rate) return math.max(1, math.floor(rate.limit * get('share') / WHOLE)) end
+local function limit_of(rate) return math.max(1, math.floor(rate.limit * get('share') / FULL_SHARE)) end
 
-local function base_of(at) return at - at % GRID end
+local function floor_to_grid(at) return at - at % GRID end
 
-local function up(at) return at + -at % GRID end
+local function ceil_to_grid(at) return at + -at % GRID end
 
-local function interval(rate) return math.ceil((rate.window + rate.margin) / limit_of(rate)) end
+local function interval_of(rate) return math.ceil((rate.window + rate.margin) / limit_of(rate)) end
 
-local function end_of(rate, at) return at + (rate.cell - at % rate.cell) % rate.cell end
+local function cell_end(rate, at) return at + (rate.cell - at % rate.cell) % rate.cell end
 
-local function newest(rate)
+local function newest_of(rate)
   return math.max(tonumber(redis.call('LINDEX', rate.ring, 0) or get('z:' .. rate.key)), get('b:' .. rate.key))
 end
 
 -- Count bookings that were set aside again, if slots were given back or the limit was raised.
-local function recount(rate)
+local function recount_aside(rate)
   local total, aside = get('n:' .. rate.key), get('x:' .. rate.key)
   while aside > 0 and total < rate.limit do
     local back = redis.call('LINDEX', rate.ring, -2 * aside + 1)
@@ -219,12 +231,12 @@ local function recount(rate)
 end
 
 -- The earliest time at which the rate has room for so many units.
-local function first(rate, units)
+local function earliest_time(rate, units)
   if algorithm ~= 'window' then
     local burst = math.max(rate.burst, units)
-    return get('tat:' .. rate.key) - (burst - units) * interval(rate)
+    return get('tat:' .. rate.key) - (burst - units) * interval_of(rate)
   end
-  recount(rate)
+  recount_aside(rate)
   rate.oldest = nil
   local at, total, limit, read = get('z:' .. rate.key), get('n:' .. rate.key), limit_of(rate), get('x:' .. rate.key)
   while total + units > limit and total > 0 do
@@ -242,23 +254,23 @@ local function first(rate, units)
   return at > 0 and at + rate.window + rate.margin or 0
 end
 
-local function enter(rate, at, units)
-  at = base_of(at)
+local function add_to_rate(rate, at, units)
+  at = floor_to_grid(at)
   if algorithm ~= 'window' then
-    set('tat:' .. rate.key, math.max(get('tat:' .. rate.key), at) + units * interval(rate))
+    set('tat:' .. rate.key, math.max(get('tat:' .. rate.key), at) + units * interval_of(rate))
   else
     if not meta['n:' .. rate.key] and get('last') > 0 then set('b:' .. rate.key, get('last')) end
     local total, aside, length = get('n:' .. rate.key) + units, get('x:' .. rate.key)
-    local stamp = end_of(rate, at)
+    local stamp = cell_end(rate, at)
     local head = rate.cell > 1 and redis.call('LRANGE', rate.ring, 0, 1) or {}
     if head[1] and tonumber(head[1]) >= stamp then
       redis.call('LSET', rate.ring, 1, text(tonumber(head[2]) + units))
       length = redis.call('LLEN', rate.ring) / 2
     else
       length = redis.call('LPUSH', rate.ring, text(units), text(stamp)) / 2
-      if length == 1 then total, aside, rate.oldest, renew = units, 0, nil, true end
+      if length == 1 then total, aside, rate.oldest, renew_expiry = units, 0, nil, true end
     end
-    local old = rate.oldest -- first() has read it
+    local old = rate.oldest -- earliest_time() has read it
     local since
     while total > rate.limit and length - aside > 1 do -- set aside what later calls need not read
       old = old or redis.call('LRANGE', rate.ring, -2 * aside - 2, -2 * aside - 1)
@@ -269,7 +281,7 @@ local function enter(rate, at, units)
     end
     while aside > 0 do -- until their windows are over
       since = since or tonumber(redis.call('LINDEX', rate.ring, -2))
-      if aside <= ASIDE and since > now() - rate.window then break end
+      if aside <= MAX_ASIDE and since > now() - rate.window then break end
       redis.call('LTRIM', rate.ring, 0, -3)
       set('z:' .. rate.key, since)
       aside, since = aside - 1, nil
@@ -280,14 +292,14 @@ local function enter(rate, at, units)
   end
 end
 
-local function strike(rate, at, units)
-  at, rate.oldest = base_of(at), nil
+local function remove_from_rate(rate, at, units)
+  at, rate.oldest = floor_to_grid(at), nil
   if algorithm ~= 'window' then
     if at == get('last') then
-      set('tat:' .. rate.key, get('tat:' .. rate.key) - units * interval(rate))
+      set('tat:' .. rate.key, get('tat:' .. rate.key) - units * interval_of(rate))
     end
   else
-    local found = redis.call('LPOS', rate.ring, text(end_of(rate, at)))
+    local found = redis.call('LPOS', rate.ring, text(cell_end(rate, at)))
     if found then
       local number = tonumber(redis.call('LINDEX', rate.ring, found + 1))
       local aside = get('x:' .. rate.key)
@@ -308,125 +320,126 @@ end
 
 -- All rates
 
-local function undo(at, units)
-  for _, rate in ipairs(rates) do strike(rate, at, units) end
+local function remove_units(at, units)
+  for _, rate in ipairs(rates) do remove_from_rate(rate, at, units) end
 end
 
 local function first_slot(units)
   local bound, strictest = -math.huge, rates[1]
   for _, rate in ipairs(rates) do
-    local one = first(rate, units)
+    local one = earliest_time(rate, units)
     if one > bound then bound, strictest = one, rate end
   end
-  local at = math.max(base_of(now()), up(math.max(bound, get('from'), get('last') + 1)))
+  local at = math.max(floor_to_grid(now()), ceil_to_grid(math.max(bound, get('from'), get('last') + 1)))
   if spaced and at > now() + 2 * TICK and algorithm == 'window' then
-    at = math.max(at, up(get('last') + units * interval(strictest)))
+    at = math.max(at, ceil_to_grid(get('last') + units * interval_of(strictest)))
   end
   return at
 end
 
 -- The next unused number of a slot.
-local function number_of(base)
+local function unused_number(base)
   local known = redis.call('ZREVRANGEBYSCORE', KEYS[4], text(base + GRID - 1), text(base), 'LIMIT', 0, 1)
   return known[1] and tonumber(string.match(known[1], '^%d+')) + 1 or base
 end
 
--- Whether the slot was not given back under this number.
-local function known(at) return not redis.call('ZSCORE', KEYS[4], text(at)) end
+-- Whether the slot was given back under this number.
+local function was_given_back(at) return redis.call('ZSCORE', KEYS[4], text(at)) end
 
 -- Record that the slot was given back.
-local function bury(at)
+local function mark_given_back(at)
   redis.call('ZADD', KEYS[4], text(at), text(at))
-  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now() - longest))
+  redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', '(' .. text(now() - longest_window))
   set('buried', math.max(get('buried'), at))
-  renew = true
+  renew_expiry = true
 end
 
 local function units_of(member) return tonumber(string.match(member, '^%d+')) end
 
 -- The first slot given back that has enough units: its member and slot, or nil.
-local function found(units)
+local function find_free_slot(units)
   if get('seq') == 0 then return end
-  local some = redis.call('ZRANGEBYSCORE', KEYS[2], text(now()), '+inf', 'WITHSCORES', 'LIMIT', 0, LOOKED_AT)
+  local some = redis.call('ZRANGEBYSCORE', KEYS[2], text(now()), '+inf', 'WITHSCORES', 'LIMIT', 0, MAX_EXAMINED)
   for i = 1, #some, 2 do
-    local base = base_of(tonumber(some[i + 1]))
-    if units_of(some[i]) >= units and number_of(base) < base + GRID then return some[i], tonumber(some[i + 1]) end
+    local base = floor_to_grid(tonumber(some[i + 1]))
+    if units_of(some[i]) >= units and unused_number(base) < base + GRID then return some[i], tonumber(some[i + 1]) end
   end
 end
 
 -- Book a slot that was given back. Reply: its new number.
-local function take(member, at, units)
+local function take_free_slot(member, at, units)
   redis.call('ZREM', KEYS[2], member)
   local number = units_of(member)
   if number > units then
     redis.call('ZADD', KEYS[2], text(at), text(number - units) .. string.match(member, ':.*$'))
   end
-  local taken = number_of(base_of(at))
+  local taken = unused_number(floor_to_grid(at))
   redis.call('ZADD', KEYS[4], text(taken), text(taken) .. '+')
   set('buried', math.max(get('buried'), taken))
-  renew = true
+  renew_expiry = true
   return taken
 end
 
-local function sweep()
+local function remove_unused()
   if get('stood') > 0 then
     if redis.call('EXISTS', KEYS[5]) == 0 then
       set('stood', 0)
     else
-      local gone = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', '(' .. text(now() - margin), 'WITHSCORES', 'LIMIT', 0, SWEPT)
+      local before = '(' .. text(now() - margin)
+      local gone = redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', before, 'WITHSCORES', 'LIMIT', 0, MAX_REMOVED)
       for i = 1, #gone, 2 do
         redis.call('ZREM', KEYS[5], gone[i])
-        undo(tonumber(gone[i + 1]), units_of(gone[i]))
+        remove_units(tonumber(gone[i + 1]), units_of(gone[i]))
       end
     end
   end
   if get('seq') == 0 then return end
   if redis.call('EXISTS', KEYS[2]) == 0 then return set('seq', 0) end
-  local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. text(now()), 'WITHSCORES', 'LIMIT', 0, SWEPT)
+  local old = redis.call('ZRANGEBYSCORE', KEYS[2], '-inf', '(' .. text(now()), 'WITHSCORES', 'LIMIT', 0, MAX_REMOVED)
   for i = 1, #old, 2 do
     redis.call('ZREM', KEYS[2], old[i])
-    undo(tonumber(old[i + 1]), units_of(old[i]))
+    remove_units(tonumber(old[i + 1]), units_of(old[i]))
   end
 end
 
 -- The last booking: it is in every ring, in some only as its cell.
-local function latest()
-  local at = newest(rates[1])
-  for _, rate in ipairs(rates) do at = math.min(at, newest(rate)) end
+local function newest_booking()
+  local at = newest_of(rates[1])
+  for _, rate in ipairs(rates) do at = math.min(at, newest_of(rate)) end
   return at
 end
 
-local function give(at, units)
-  if algorithm ~= 'window' or base_of(at) ~= get('last') then
+local function give_back(at, units)
+  if algorithm ~= 'window' or floor_to_grid(at) ~= get('last') then
     set('seq', get('seq') + 1)
     redis.call('ZADD', KEYS[2], text(at), text(units) .. ':' .. text(get('seq')))
-    renew = true
+    renew_expiry = true
     return
   end
-  undo(at, units)
-  set('last', math.min(base_of(at), latest()))
+  remove_units(at, units)
+  set('last', math.min(floor_to_grid(at), newest_booking()))
   while get('seq') > 0 do
     local top = redis.call('ZREVRANGE', KEYS[2], 0, 0, 'WITHSCORES')
-    if not top[1] or base_of(tonumber(top[2])) ~= get('last') then return end
+    if not top[1] or floor_to_grid(tonumber(top[2])) ~= get('last') then return end
     redis.call('ZREM', KEYS[2], top[1])
-    undo(get('last'), units_of(top[1]))
-    set('last', math.min(get('last'), latest()))
+    remove_units(get('last'), units_of(top[1]))
+    set('last', math.min(get('last'), newest_booking()))
   end
 end
 
 -- In the line
 
-local function stand(at, units)
+local function add_to_line(at, units)
   redis.call('ZADD', KEYS[5], text(at), text(units) .. ':' .. text(at))
   set('stood', 1)
-  renew = true
+  renew_expiry = true
 end
 
-local function leave(at, units) return redis.call('ZREM', KEYS[5], text(units) .. ':' .. text(at)) == 1 end
+local function remove_from_line(at, units) return redis.call('ZREM', KEYS[5], text(units) .. ':' .. text(at)) == 1 end
 
-local function claim(since, latest, units)
+local function take_from_line(since, latest, units)
   if get('stood') == 0 then return end
-  local some = redis.call('ZRANGEBYSCORE', KEYS[5], text(since), text(latest), 'WITHSCORES', 'LIMIT', 0, LOOKED_AT)
+  local some = redis.call('ZRANGEBYSCORE', KEYS[5], text(since), text(latest), 'WITHSCORES', 'LIMIT', 0, MAX_EXAMINED)
   for i = 1, #some, 2 do
     if units_of(some[i]) == units then
       redis.call('ZREM', KEYS[5], some[i])
@@ -435,40 +448,40 @@ local function claim(since, latest, units)
   end
 end
 
--- asks: 1 for a slot in the line, which has the edition plus one
-local function answer(at, wait, more, asks)
-  return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + asks, get('off'), time + wait,
-    rebuilt, more, asks)
+-- in_line: 1 for a slot in the line, which has the edition plus one
+local function format_booked(at, wait, more, in_line)
+  return string.format('1 %.0f %.0f %.0f %.0f %.0f %.0f %.0f %d', at, wait, get('epoch') + in_line, get('off'), time + wait,
+    rebuilt, more, in_line)
 end
 
-local function booked(at, asks)
-  local wait = wait_for(base_of(at))
-  return answer(at, wait, 0, asks or 0)
+local function as_booked(at, in_line)
+  local wait = time_until(floor_to_grid(at))
+  return format_booked(at, wait, 0, in_line or 0)
 end
 
-local function grow()
-  if floor == 0 or get('share') >= WHOLE or time < get('changed') + pace then return end
+local function raise_lowered_limit()
+  if min_share == 0 or get('share') >= FULL_SHARE or time < get('changed') + adaptation_interval then return end
   local rate = rates[1]
   for _, other in ipairs(rates) do
     if other.window < rate.window then rate = other end
   end
   if get('spent') * 2 >= limit_of(rate) then
-    set('share', math.min(WHOLE, get('share') + math.ceil(WHOLE / rate.limit)))
+    set('share', math.min(FULL_SHARE, get('share') + math.ceil(FULL_SHARE / rate.limit)))
   end
   set('changed', time)
   set('spent', 0)
 end
 
 -- Book the first slot. One with leeway is booked for the latest time at which it may be used.
--- Reply, by spaces: 1, slot, wait, edition, off, time, rebuilt, leeway, asks; or 0, wait, edition, off
+-- Reply, by spaces: 1, slot, wait, edition, off, time, rebuilt, leeway, in line; or 0, wait, edition, off
 local function reserve()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
-  grow()
-  sweep()
+  raise_lowered_limit()
+  remove_unused()
   local member, at
-  if leeway == 0 then member, at = found(cost) end
+  if leeway == 0 then member, at = find_free_slot(cost) end
   if not member then at = first_slot(cost) end
-  local wait = wait_for(base_of(at))
+  local wait = time_until(floor_to_grid(at))
   if wait > amount and wait >= TICK then
     set('refused', get('refused') + 1)
     finish()
@@ -476,72 +489,73 @@ local function reserve()
   end
   local number
   if member then
-    number = take(member, at, cost)
+    number = take_free_slot(member, at, cost)
   else
-    leeway = math.min(leeway, LEEWAY)
-    at = up(at + leeway)
+    leeway = math.min(leeway, MAX_LEEWAY)
+    at = ceil_to_grid(at + leeway)
     number = at
     while at <= get('buried') do
-      number = number_of(at)
+      number = unused_number(at)
       if number < at + GRID then break end
       at = at + GRID
       number = at
     end
     if leeway > 0 then set('lee', at) end
-    for _, rate in ipairs(rates) do enter(rate, at, cost) end
+    for _, rate in ipairs(rates) do add_to_rate(rate, at, cost) end
     set('last', at)
   end
-  if get('share') < WHOLE then set('spent', get('spent') + cost) end
-  local in_line = asks and wait > OPEN_FOR and leeway == 0
-  if in_line then stand(number, cost) end
+  if get('share') < FULL_SHARE then set('spent', get('spent') + cost) end
+  local in_line = will_resume and wait > OPENS_BEFORE and leeway == 0
+  if in_line then add_to_line(number, cost) end
   finish()
-  return answer(number, wait, leeway, in_line and 1 or 0)
+  return format_booked(number, wait, leeway, in_line and 1 or 0)
 end
 
 -- A new slot for one that was missed: see rate_resume.lua.
-local function following()
-  local since = slot > now() and slot or up(now() - math.floor(margin / 2)) -- with less left it would be missed again
-  local at = leeway == 0 and claim(since, math.max(slot, now() + amount), cost)
+local function take_next_slot()
+  -- a slot with less than half of its margin left would be missed again
+  local since = slot > now() and slot or ceil_to_grid(now() - math.floor(margin / 2))
+  local at = leeway == 0 and take_from_line(since, math.max(slot, now() + amount), cost)
   if not at then return reserve() end
   finish()
-  return booked(at)
+  return as_booked(at)
 end
 
 local function resume()
   if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   if edition == get('epoch') + 1 then -- it is in the line: the first slot there that can still be used
-    sweep()
-    if slot > now() + OPEN_FOR then
-      local member, better = found(cost)
-      if member and better < slot and leave(slot, cost) then
-        better = take(member, better, cost)
-        bury(slot)
-        give(slot, cost)
+    remove_unused()
+    if slot > now() + OPENS_BEFORE then
+      local member, better = find_free_slot(cost)
+      if member and better < slot and remove_from_line(slot, cost) then
+        better = take_free_slot(member, better, cost)
+        mark_given_back(slot)
+        give_back(slot, cost)
         slot = better
-        stand(slot, cost)
+        add_to_line(slot, cost)
       end
       finish()
-      return booked(slot, 1)
+      return as_booked(slot, 1)
     end
-    asks = true
-    return following()
+    will_resume = true
+    return take_next_slot()
   end
-  asks = false
-  if edition ~= get('epoch') or not known(slot) then return reserve() end
+  will_resume = false
+  if edition ~= get('epoch') or was_given_back(slot) then return reserve() end
   if slot > now() then
-    sweep()
-    local member, better = found(cost)
+    remove_unused()
+    local member, better = find_free_slot(cost)
     if member and better < slot then
-      better = take(member, better, cost)
-      bury(slot)
-      give(slot, cost)
+      better = take_free_slot(member, better, cost)
+      mark_given_back(slot)
+      give_back(slot, cost)
       slot = better
     end
     finish()
-    return booked(slot)
+    return as_booked(slot)
   end
-  if now() - base_of(slot) <= margin then return booked(slot) end
-  bury(slot)
-  undo(slot, cost)
-  return following()
+  if now() - floor_to_grid(slot) <= margin then return as_booked(slot) end
+  mark_given_back(slot)
+  remove_units(slot, cost)
+  return take_next_slot()
 end

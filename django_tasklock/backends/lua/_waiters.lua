@@ -5,7 +5,7 @@
 -- KEYS: 3 fence counter, 4 queue, the last: seen
 
 local SEEN = KEYS[#KEYS]
-local FROZEN = 3000 -- ms: every live waiter polls once a second; as CLAIM in keys.py, the lease of a lock that was handed over
+local FROZEN = 3000 -- ms: every live waiter polls once a second; as HANDOVER_TTL in keys.py, the lease of a lock that was handed over
 
 -- The number of subscribers of a channel at this node, and the node's id; nil outside of a cluster. In a cluster a
 -- publish also reaches subscribers at other nodes, which must not get a grant of this node.

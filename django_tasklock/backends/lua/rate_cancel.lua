@@ -3,12 +3,12 @@
 -- Reply: 1; 0: nothing to give back (another edition, given back before, or no longer in any window)
 -- use: rates
 if edition == get('epoch') + 1 then
-  if not leave(slot, cost) then return 0 end
-elseif edition ~= get('epoch') or not known(slot) or slot < now() - longest then
+  if not remove_from_line(slot, cost) then return 0 end
+elseif edition ~= get('epoch') or was_given_back(slot) or slot < now() - longest_window then
   return 0
 end
-bury(slot)
-if slot > now() then give(slot, cost) else undo(slot, cost) end
+mark_given_back(slot)
+if slot > now() then give_back(slot, cost) else remove_units(slot, cost) end
 finish()
 -- use: rate_counts
 count_limit('cancelled')

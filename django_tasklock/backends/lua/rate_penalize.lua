@@ -9,8 +9,8 @@ if wanted > before then
   set('off', get('off') + wanted - before)
   set('until', wanted)
 end
-if floor > 0 and time >= get('changed') + pace then
-  set('share', math.max(floor, math.floor(get('share') * 7 / 10)))
+if min_share > 0 and time >= get('changed') + adaptation_interval then
+  set('share', math.max(min_share, math.floor(get('share') * 7 / 10)))
   set('changed', time)
   set('spent', 0)
 end

@@ -2,6 +2,6 @@
 -- KEYS, ARGV: see _rates.lua
 -- Reply: the edition
 -- use: rates
-begin(math.max(get('epoch') + 2, time), false)
+begin_edition(math.max(get('epoch') + 2, time), false)
 finish()
 return get('epoch')

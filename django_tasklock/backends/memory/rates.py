@@ -8,9 +8,9 @@ from contextlib import AbstractContextManager
 from typing import ParamSpec, TypeVar
 
 from django_tasklock.backends.contract.metrics import limiter_kind
-from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Use
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import Ledger
+from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import get_settings
@@ -37,7 +37,7 @@ class MemoryRates(RateStore):
         """The state of each limiter by its name, in order of last use."""
         return store.rates if self._own is None else self._own
 
-    def run(self, terms: Terms, verb: Callable[[Ledger], T]) -> T:
+    def run(self, terms: Terms, verb: Callable[[RateBook], T]) -> T:
         """Run ``verb`` on the limiter's book at the current time, and return its result."""
         with self._mutex:
             books, time = self.books, store.now_in_microseconds()
@@ -47,16 +47,16 @@ class MemoryRates(RateStore):
                     del books[name]
             state = books.pop(terms.name, None) or State()
             books[terms.name] = state
-            book = Ledger(state, terms, time)
+            book = RateBook(state, terms, time)
             answer = verb(book)
-            state.expires, state.terms = book.expires, state.under(terms)
+            state.expires, state.terms = book.expires, state.terms_to_store(terms)
             return answer
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         return self._counted(
-            terms, self.run(terms, lambda book: ledger_verbs.reserve(book, cost, longest, spaced, asks))
+            terms, self.run(terms, lambda book: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume))
         )
 
     def _counted(self, terms: Terms, answer: T) -> T:
@@ -67,14 +67,14 @@ class MemoryRates(RateStore):
         return answer
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
-        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, edition, longest, spaced, leeway))
+        return self.run(terms, lambda book: ledger_verbs.resume(book, cost, slot, edition, max_wait, spaced, leeway))
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, edition, longest, leeway))
+        return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, edition, max_wait, leeway))
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         cancelled = self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, edition))
@@ -83,8 +83,8 @@ class MemoryRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, edition, actual))
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, longest)))
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, max_length)))
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book: ledger_verbs.pause(book, length))
@@ -92,14 +92,14 @@ class MemoryRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.run(terms, lambda book: ledger_verbs.adjust(book, share))
 
-    def use(self, terms: Terms) -> Use:
+    def usage(self, terms: Terms) -> Usage:
         with self._mutex:
             known = self.books.get(terms.name)
-            copy = State() if known is None else State(known.text())  # the operation must change nothing
-            return ledger_verbs.use(Ledger(copy, terms, store.now_in_microseconds()))
+            copy = State() if known is None else State(known.to_json())  # the operation must change nothing
+            return ledger_verbs.usage(RateBook(copy, terms, store.now_in_microseconds()))
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return self.run(terms, lambda book: ledger_verbs.agree(book, process))
+    def vote(self, terms: Terms, process: str) -> str:
+        return self.run(terms, lambda book: ledger_verbs.vote(book, process))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, ledger_verbs.reset)
@@ -110,7 +110,7 @@ class MemoryRates(RateStore):
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         with self._mutex:
-            found = {name: Terms.read(name, self.books[name].terms) for name in names if name in self.books}
+            found = {name: Terms.from_text(name, self.books[name].terms) for name in names if name in self.books}
             return {name: terms for name, terms in found.items() if terms is not None}
 
     async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:

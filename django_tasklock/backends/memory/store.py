@@ -27,7 +27,7 @@ from django_tasklock.backends.memory.metrics import MemoryCounts
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Record, monotonic
 
-CLAIM = 1000
+HANDOVER_TTL = 1000
 """Milliseconds for which a lock that was handed over stays reserved for the waiter, until it takes the lock."""
 
 
@@ -148,7 +148,7 @@ class Store:
         while queue and (not queue[0].present or len(taken) < queue[0].request.limit):
             waiter = queue.popleft()
             if waiter.present:
-                taken[waiter.request.token] = self.new_lease(waiter.request, waiter.request.claim(CLAIM))
+                taken[waiter.request.token] = self.new_lease(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL))
                 self.counts.add(self.now(), GRANTED_LATE, waiter.request.kind, self.now() - waiter.since)
                 waiter.wake()
         if not queue:
@@ -163,14 +163,14 @@ class Store:
         self.pass_on(name)
 
     def pass_on(self, name: str) -> StoredLease | None:
-        """Hand a free lock to the longest present waiter, which must take it within a short time (``CLAIM``)."""
+        """Hand a free lock to the longest present waiter, which must take it within a short time (``HANDOVER_TTL``)."""
         queue = self.queues.get(name)
         while queue:
             waiter = queue.popleft()
             if not queue:
                 del self.queues[name]
             if waiter.present:
-                held = self.grant(waiter.request, waiter.request.claim(CLAIM), self.now() - waiter.since)
+                held = self.grant(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL), self.now() - waiter.since)
                 waiter.wake()
                 return held
         return None

@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.backends.memory.store import CLAIM, QueuedWaiter, store
+from django_tasklock.backends.memory.store import HANDOVER_TTL, QueuedWaiter, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 
@@ -27,7 +27,7 @@ class MemoryWaiter(Waiter):
     @property
     def present(self) -> bool:
         """Whether the waiter is asleep or has polled within the last second."""
-        return self.waker is not None or monotonic() < self.seen + CLAIM / 1000
+        return self.waker is not None or monotonic() < self.seen + HANDOVER_TTL / 1000
 
     def wake(self) -> None:
         """Wake the waiter if it is asleep."""

@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 from zlib import crc32
 
-from django_tasklock.backends.redis.keys import CLAIM, Layout, counted, place
+from django_tasklock.backends.redis.keys import HANDOVER_TTL, Layout, counted, place
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.types import AcquireRequest, Record
 
@@ -75,8 +75,8 @@ class QuorumKeys:
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``pass_on`` must know of a waiter: what is handed to it has no fence before it has asked."""
         holder = counted(voting(request.holder, 0), request.kind, self.layout.past)
-        claim = min(padded(request.ttl_ms), padded(request.claim(CLAIM)))
-        return bulk(f"{request.token} {channel} {claim} {request.hold_ms} {holder}")
+        ttl = min(padded(request.ttl_ms), padded(request.handover_ttl(HANDOVER_TTL)))
+        return bulk(f"{request.token} {channel} {ttl} {request.hold_ms} {holder}")
 
     def record(self, name: str, reply: list[Any]) -> Record:
         """Return a record from ``{ms left, value, now, waiting}``; the last may be missing."""

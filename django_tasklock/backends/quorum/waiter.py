@@ -1,6 +1,6 @@
 """Waiting for a majority: a place in the queue of each instance, at the same rank, and a subscription at each.
 
-A release passes the lock on in each instance separately, to the first waiter there, for a short claim. The waiters
+A release passes the lock on in each instance separately, to the first waiter there, for a short lease. The waiters
 propose the same rank to all instances, so that the first waiter is nearly always the same on all of them. It is
 notified and asks for a common fence: that request grants it the lock, not the notification. If the first waiters
 differ, because one arrived during the release, they settle it like contenders that do not wait (``Ballot.first``).

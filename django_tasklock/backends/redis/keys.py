@@ -26,7 +26,7 @@ from django_tasklock.backends.codec import holder_of
 from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import LATEST, AcquireRequest, Busy, Holder, Record
 
-CLAIM = 3000
+HANDOVER_TTL = 3000
 """The TTL of a lock that was handed to a waiter, until its first renewal, in milliseconds: the
 longest that a process which is frozen, but still connected, can block other waiters, however many
 of its threads wait. A waiter that has not polled for as long is passed over: ``FROZEN`` in the
@@ -127,7 +127,7 @@ class Layout:
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return the queue entry of a waiter, as ``lua/_pass_on.lua`` reads it."""
         holder = counted(request.holder, request.kind, self.past)
-        return bulk(f"{request.token} {channel} {request.claim(CLAIM)} {request.hold_ms} {holder}")
+        return bulk(f"{request.token} {channel} {request.handover_ttl(HANDOVER_TTL)} {request.hold_ms} {holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from a reply ``{ms left, value, now, waiting}``; the last may be missing."""

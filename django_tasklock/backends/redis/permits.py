@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
-from django_tasklock.backends.redis.keys import CLAIM, counted, place, record
+from django_tasklock.backends.redis.keys import HANDOVER_TTL, counted, place, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -79,7 +79,7 @@ class PermitLayout:
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return the queue entry of a waiter, as ``grant_free`` in ``lua/_permits.lua`` reads it."""
         return bulk(
-            f"{request.token} {channel} {request.claim(CLAIM)} {request.hold_ms}"
+            f"{request.token} {channel} {request.handover_ttl(HANDOVER_TTL)} {request.hold_ms}"
             f" {counted(request.holder, request.kind)} {request.limit}"
         )
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from django_tasklock.backends.codec import holder_of
 from django_tasklock.backends.contract.queries import Queued, Waiting
-from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.script import load
 from django_tasklock.types import LATEST, Holder
 
@@ -20,7 +20,7 @@ def waiters_in(reply: list[Any]) -> Queued:
     found = []
     for entry, rank, seen in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
         # Without a "seen" field the waiter has given up its token.
-        present = seen is not None and now - abs(int(seen.split()[0])) < CLAIM
+        present = seen is not None and now - abs(int(seen.split()[0])) < HANDOVER_TTL
         since = min(max(0, int(float(rank)) // 1000), LATEST)
         found.append(Waiting(_holder(entry), since, now, present))
     return Queued(found, total)

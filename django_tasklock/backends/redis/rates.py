@@ -23,8 +23,8 @@ from django_tasklock.backends.contract.rates import (
     Refused,
     Terms,
     TermsDiffer,
-    Use,
-    Used,
+    Usage,
+    WindowUnits,
 )
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.conf import get_settings
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
 LUA = resources.files("django_tasklock.backends") / "lua"
 VERBS = (
-    "reserve", "resume", "cancel", "settle", "penalize", "pause", "adjust", "use", "reset", "spread", "exchange",
-    "agree",
+    "reserve", "reserve_many", "resume", "exchange", "cancel", "settle", "penalize", "pause", "adjust", "usage",
+    "reset", "vote",
 )  # fmt: skip
 
-SPACED, SOON, ASKS, COUNTED = "spaced", "soon", "asks", "+"
-AT_ONCE = 100  # slots that one script books
+SPACED, SOON, WILL_RESUME, COUNTED = "spaced", "soon", "will_resume", "+"
+BATCH_SIZE = 100  # slots that one script books
 
 
 def body_of(verb: str) -> str:
@@ -52,7 +52,7 @@ NAMES = Script((LUA / "rate_names.lua").read_text("utf-8"), 2, 1)
 TERMS = Script((LUA / "rate_terms.lua").read_text("utf-8"), 1, 1)
 
 
-class Packed(NamedTuple):
+class EncodedTerms(NamedTuple):
     """The encoded parts of a command that depend on the limiter alone."""
 
     keys: bytes
@@ -70,18 +70,18 @@ class RedisRates(RateStore):
         self.bodies = {verb: body_of(verb) for verb in VERBS}
         self._counted = COUNTED if get_settings().METRICS else ""
         self._scripts: dict[tuple[str, int], Script] = {}
-        self.pack = lru_cache(maxsize=256)(self._pack)
-        self.booking = lru_cache(maxsize=1024)(self._booking)
+        self.encode = lru_cache(maxsize=256)(self._encode)
+        self.encode_reserve = lru_cache(maxsize=1024)(self._encode_reserve)
 
-    def _pack(self, terms: Terms) -> Packed:
+    def _encode(self, terms: Terms) -> EncodedTerms:
         root = self.backend.layout.prefix.removesuffix(":") + "#rate"
         rings = [str(rate.window) for rate in terms.rates]
         keys = [f"{root}:meta:{terms.name}", f"{root}:free:{terms.name}", f"{root}s", f"{root}:gone:{terms.name}"]
         keys.append(f"{root}:line:{terms.name}")
         keys += [f"{root}:{ring}:{terms.name}" for ring in rings]
-        name, words = terms.name, terms.words()
-        arguments = [name, *words[:6], terms.text(), terms.rule(), *words[6:]]
-        return Packed(
+        own = terms.script_arguments()
+        arguments = [terms.name, *own[:6], terms.text(), terms.rule(), *own[6:]]
+        return EncodedTerms(
             b"".join(map(bulk, keys)), b"".join(map(bulk, arguments)), len(keys) + 5 + len(arguments), len(rings)
         )
 
@@ -96,83 +96,85 @@ class RedisRates(RateStore):
         mode: str = "",
     ) -> tuple[Script, bytes]:
         """Return the script of ``verb``, with its keys and arguments."""
-        packed = self.pack(terms)
+        encoded = self.encode(terms)
         words: tuple[str | int, ...] = cost, str(slot), edition, amount, mode
-        return self._script(verb, packed), b"%b%b%b" % (packed.keys, b"".join(map(bulk, words)), packed.terms)
+        return self._script(verb, encoded), b"%b%b%b" % (encoded.keys, b"".join(map(bulk, words)), encoded.terms)
 
-    def _script(self, verb: str, packed: Packed, more_keys: int = 0) -> Script:
-        script = self._scripts.get((verb, packed.rates))
+    def _script(self, verb: str, encoded: EncodedTerms, more_keys: int = 0) -> Script:
+        script = self._scripts.get((verb, encoded.rates))
         if script is None:
-            script = Script(self.bodies[verb], packed.size + more_keys, 5 + packed.rates + more_keys)
-            self._scripts[verb, packed.rates] = script
+            script = Script(self.bodies[verb], encoded.size + more_keys, 5 + encoded.rates + more_keys)
+            self._scripts[verb, encoded.rates] = script
         return script
 
-    def _booking(self, terms: Terms, cost: int, mode: str) -> tuple[Script, bytes, bytes]:
-        packed = self.pack(terms)
-        head = packed.keys + bulk(cost) + bulk(0) + bulk(0)
-        return self._script("reserve", packed), head, bulk(mode) + packed.terms
+    def _encode_reserve(self, terms: Terms, cost: int, mode: str) -> tuple[Script, bytes, bytes]:
+        encoded = self.encode(terms)
+        head = encoded.keys + bulk(cost) + bulk(0) + bulk(0)
+        return self._script("reserve", encoded), head, bulk(mode) + encoded.terms
 
-    def booking_request(self, terms: Terms, cost: int, longest: int, mode: str) -> tuple[Script, bytes]:
-        """Do what ``request`` does for ``reserve``, which every call uses: all but ``longest`` is encoded once."""
-        script, head, end = self.booking(terms, cost, mode)
-        amount = b"%d" % longest
+    def reserve_request(self, terms: Terms, cost: int, max_wait: int, mode: str) -> tuple[Script, bytes]:
+        """Do what ``request`` does for ``reserve``, which every call uses: all but ``max_wait`` is encoded once."""
+        script, head, end = self.encode_reserve(terms, cost, mode)
+        amount = b"%d" % max_wait
         return script, b"%b$%d\r\n%b\r\n%b" % (head, len(amount), amount, end)
 
     def reserve(
-        self, terms: Terms, cost: int, longest: int, spaced: bool = False, asks: bool = False
+        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         # Sent again after a lost reply it may book twice: then one slot is lost, but the limit is not exceeded.
-        mode = (SPACED if spaced else SOON) + self._counted + (ASKS if asks else "")
-        script, tail = self.booking_request(terms, cost, longest, mode)
-        return booking_in(self.backend.wire.call(script, tail)[0])
+        mode = (SPACED if spaced else SOON) + self._counted + (WILL_RESUME if will_resume else "")
+        script, tail = self.reserve_request(terms, cost, max_wait, mode)
+        return parse_booking(self.backend.wire.call(script, tail)[0])
 
-    def reserve_many(self, terms: Terms, cost: int, longest: int, number: int) -> list[Booked | Refused]:
+    def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
-            some = min(AT_ONCE, number - len(answers))
-            request = self.request("spread", terms, cost, slot=some, amount=longest, mode=SPACED + self._counted + ASKS)
-            answers += map(booking_in, self.backend.wire.call(*request)[0])
+            some = min(BATCH_SIZE, number - len(answers))
+            request = self.request(
+                "reserve_many", terms, cost, slot=some, amount=max_wait, mode=SPACED + self._counted + WILL_RESUME
+            )
+            answers += map(parse_booking, self.backend.wire.call(*request)[0])
         return answers
 
     def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, spaced: bool = False, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
     ) -> Booked | Refused:
         mode = f"{SPACED if spaced else ''}{leeway or ''}"
-        request = self.request("resume", terms, cost, slot, edition, longest, mode)
+        request = self.request("resume", terms, cost, slot, edition, max_wait, mode)
         try:
-            return booking_in(self.backend.wire.call(*request, again=False)[0])
+            return parse_booking(self.backend.wire.call(*request, again=False)[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return self.reserve(terms, cost, longest, spaced)  # the old slot may belong to another caller now
+            return self.reserve(terms, cost, max_wait, spaced)  # the old slot may belong to another caller now
 
-    def _exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int
+    def _exchange_request(
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int
     ) -> tuple[Script, bytes]:
-        return self.request("exchange", terms, cost, " ".join(map(str, slots)), edition, longest, str(leeway or ""))
+        return self.request("exchange", terms, cost, " ".join(map(str, slots)), edition, max_wait, str(leeway or ""))
 
     def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        request = self._exchange(terms, cost, slots, edition, longest, leeway)
+        request = self._exchange_request(terms, cost, slots, edition, max_wait, leeway)
         try:
-            return list(map(booking_in, self.backend.wire.call(*request, again=False)[0]))
+            return list(map(parse_booking, self.backend.wire.call(*request, again=False)[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return [self.reserve(terms, cost, longest)]
+            return [self.reserve(terms, cost, max_wait)]
 
-    def _agree(self, terms: Terms, process: str) -> tuple[Script, bytes]:
-        packed = self.pack(terms)
+    def _vote_request(self, terms: Terms, process: str) -> tuple[Script, bytes]:
+        encoded = self.encode(terms)
         votes = bulk(f"{self.backend.layout.prefix.removesuffix(':')}#rate:votes:{terms.name}")
-        arguments = b"".join(map(bulk, ("0", process, "0", "0", ""))) + packed.terms
-        return self._script("agree", packed, more_keys=1), packed.keys + votes + arguments
+        arguments = b"".join(map(bulk, ("0", process, "0", "0", ""))) + encoded.terms
+        return self._script("vote", encoded, more_keys=1), encoded.keys + votes + arguments
 
-    def agree(self, terms: Terms, process: str) -> str:
-        return str(self.backend.wire.call(*self._agree(terms, process))[0].decode())
+    def vote(self, terms: Terms, process: str) -> str:
+        return str(self.backend.wire.call(*self._vote_request(terms, process))[0].decode())
 
-    async def aagree(self, terms: Terms, process: str) -> str:
-        return str((await self.backend.aio.call(*self._agree(terms, process)))[0].decode())
+    async def avote(self, terms: Terms, process: str) -> str:
+        return str((await self.backend.aio.call(*self._vote_request(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
@@ -181,12 +183,12 @@ class RedisRates(RateStore):
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return bool(self.backend.wire.call(*self.request("settle", terms, cost, slot, edition, actual), again=False)[0])
 
-    def penalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return Penalty(*self.backend.wire.call(*self._penalize(terms, pushback, longest))[0])
+    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return Penalty(*self.backend.wire.call(*self._penalize_request(terms, pushback, max_length))[0])
 
-    def _penalize(self, terms: Terms, pushback: Pushback, longest: int) -> tuple[Script, bytes]:
+    def _penalize_request(self, terms: Terms, pushback: Pushback, max_length: int) -> tuple[Script, bytes]:
         mode = ("at" if pushback.absolute else "") + self._counted
-        return self.request("penalize", terms, longest, amount=pushback.amount, mode=mode)
+        return self.request("penalize", terms, max_length, amount=pushback.amount, mode=mode)
 
     def pause(self, terms: Terms, length: int) -> None:
         self.backend.wire.call(*self.request("pause", terms, amount=length))
@@ -194,54 +196,56 @@ class RedisRates(RateStore):
     def adjust(self, terms: Terms, share: int) -> None:
         self.backend.wire.call(*self.request("adjust", terms, amount=share))
 
-    def use(self, terms: Terms) -> Use:
-        return use_of(self.backend.wire.call(*self.request("use", terms))[0])
+    def usage(self, terms: Terms) -> Usage:
+        return parse_usage(self.backend.wire.call(*self.request("usage", terms))[0])
 
     def reset(self, terms: Terms) -> None:
         self.backend.wire.call(*self.request("reset", terms))
 
     def names(self, limit: int = 1000) -> list[str]:
-        return [name.decode() for name in self.backend.wire.call(NAMES, self.naming(limit))[0]]
+        return [name.decode() for name in self.backend.wire.call(NAMES, self.names_arguments(limit))[0]]
 
-    def naming(self, limit: int) -> bytes:
+    def names_arguments(self, limit: int) -> bytes:
         """Return the key and argument of ``rate_names.lua``."""
         return bulk(self.backend.layout.prefix.removesuffix(":") + "#rates") + bulk(limit - 1)
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         if not names:
             return {}
-        return terms_in(names, self.backend.wire.call(*self.asking_terms(names))[0])
+        return parse_terms(names, self.backend.wire.call(*self.terms_request(names))[0])
 
-    def asking_terms(self, names: Sequence[str]) -> tuple[Script, bytes]:
+    def terms_request(self, names: Sequence[str]) -> tuple[Script, bytes]:
         """Return the script that reads terms, with its keys."""
         root = self.backend.layout.prefix.removesuffix(":") + "#rate:meta:"
         return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 
-    async def areserve(self, terms: Terms, cost: int, longest: int, asks: bool = False) -> Booked | Refused:
-        script, tail = self.booking_request(terms, cost, longest, SOON + self._counted + (ASKS if asks else ""))
-        return booking_in((await self.backend.aio.call(script, tail))[0])
+    async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
+        script, tail = self.reserve_request(
+            terms, cost, max_wait, SOON + self._counted + (WILL_RESUME if will_resume else "")
+        )
+        return parse_booking((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
-        self, terms: Terms, cost: int, slot: int, edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, leeway: int = 0
     ) -> Booked | Refused:
-        request = self.request("resume", terms, cost, slot, edition, longest, str(leeway or ""))
+        request = self.request("resume", terms, cost, slot, edition, max_wait, str(leeway or ""))
         try:
-            return booking_in((await self.backend.aio.call(*request, again=False))[0])
+            return parse_booking((await self.backend.aio.call(*request, again=False))[0])
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return await self.areserve(terms, cost, longest)
+            return await self.areserve(terms, cost, max_wait)
 
     async def aexchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, longest: int, leeway: int = 0
+        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
     ) -> list[Booked | Refused]:
-        request = self._exchange(terms, cost, slots, edition, longest, leeway)
+        request = self._exchange_request(terms, cost, slots, edition, max_wait, leeway)
         try:
-            return list(map(booking_in, (await self.backend.aio.call(*request, again=False))[0]))
+            return list(map(parse_booking, (await self.backend.aio.call(*request, again=False))[0]))
         except BackendUnavailable as error:
             if not error.doubt:
                 raise
-            return [await self.areserve(terms, cost, longest)]
+            return [await self.areserve(terms, cost, max_wait)]
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
@@ -251,35 +255,35 @@ class RedisRates(RateStore):
         request = self.request("settle", terms, cost, slot, edition, actual)
         return bool((await self.backend.aio.call(*request, again=False))[0])
 
-    async def apenalize(self, terms: Terms, pushback: Pushback, longest: int) -> Penalty:
-        return Penalty(*(await self.backend.aio.call(*self._penalize(terms, pushback, longest)))[0])
+    async def apenalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
+        return Penalty(*(await self.backend.aio.call(*self._penalize_request(terms, pushback, max_length)))[0])
 
-    async def ause(self, terms: Terms) -> Use:
-        return use_of((await self.backend.aio.call(*self.request("use", terms)))[0])
+    async def ausage(self, terms: Terms) -> Usage:
+        return parse_usage((await self.backend.aio.call(*self.request("usage", terms)))[0])
 
     async def areset(self, terms: Terms) -> None:
         await self.backend.aio.call(*self.request("reset", terms))
 
 
-def booking_in(reply: bytes) -> Booked | Refused:
-    """Return the result in a reply of a booking script. Raises ``TermsDiffer``."""
+def parse_booking(reply: bytes) -> Booked | Refused:
+    """Parse a reply of a booking script. Raises ``TermsDiffer``."""
     if reply[:1] == b"2":
         raise TermsDiffer(reply[2:].decode())
     numbers = [*map(int, reply.split())]
     if not numbers[0]:
         return Refused(*numbers[1:])
-    _, slot, wait, edition, pause, time, rebuilt, leeway, asks = numbers
-    return Booked(slot, wait, edition, pause, time, rebuilt == 1, leeway, asks == 1)
+    _, slot, wait, edition, pause, time, rebuilt, leeway, in_line = numbers
+    return Booked(slot, wait, edition, pause, time, rebuilt == 1, leeway, in_line == 1)
 
 
-def terms_in(names: Sequence[str], texts: Sequence[bytes]) -> dict[str, Terms]:
-    """Return the terms in a reply of ``rate_terms.lua``, without limiters of which nothing is stored."""
-    found = {name: Terms.read(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
+def parse_terms(names: Sequence[str], texts: Sequence[bytes]) -> dict[str, Terms]:
+    """Parse a reply of ``rate_terms.lua``, without limiters of which nothing is stored."""
+    found = {name: Terms.from_text(name, text.decode()) for name, text in zip(names, texts, strict=True) if text}
     return {name: terms for name, terms in found.items() if terms is not None}
 
 
-def use_of(reply: Any) -> Use:
-    """Return the usage in a reply of ``rate_use.lua``."""
+def parse_usage(reply: Any) -> Usage:
+    """Parse a reply of ``rate_usage.lua``."""
     time, free, following, tail, paused, share, refused, *numbers = reply
-    rates = tuple(Used(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
-    return Use(time, rates, free, following, tail, paused, share, refused)
+    rates = tuple(WindowUnits(*numbers[start : start + 3]) for start in range(0, len(numbers), 3))
+    return Usage(time, rates, free, following, tail, paused, share, refused)

@@ -8,7 +8,7 @@ the waiter is alive.
 A message can be lost with its connection, so a waiter also polls now and then: its queue entry has
 its token, so a lock that was granted to it meanwhile is found to be its own. It joins the queue
 before it is subscribed, and the queue records that: until then the lock is granted to it without a
-message. A waiter that has not polled for 3 seconds (``keys.CLAIM``) is passed over, as
+message. A waiter that has not polled for 3 seconds (``keys.HANDOVER_TTL``) is passed over, as
 are all waiters of a stopped process, and gets its old rank again when it polls.
 
 A user who may not subscribe waits by polling a few times a second, in no order.
@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.backends.redis.keys import CLAIM
+from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.script import bulk
 from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
 from django_tasklock.exceptions import BackendUnavailable
@@ -164,7 +164,7 @@ class RedisWaiter(Waiter):
                     if self.backend.wire.acknowledged is not None:
                         return None  # the next acquire() waits for the acknowledgement
                     self.queued = False
-                    return Grant(fence, self.request.claim(CLAIM))
+                    return Grant(fence, self.request.handover_ttl(HANDOVER_TTL))
                 seconds = 0.0  # the message was for the former waiter on this connection
         except (RedisError, OSError):  # the message may be lost: the next acquire() will show
             self.backend.subscribers.discard(self.subscriber)
@@ -304,7 +304,7 @@ class AsyncWaiter:
         if fence is None or self.backend.aio.acknowledged is not None:  # see RedisWaiter.wait
             return None
         self.queued = False
-        return Grant(fence, self.request.claim(CLAIM))
+        return Grant(fence, self.request.handover_ttl(HANDOVER_TTL))
 
     async def _resubscribe(self, seconds: float) -> None:
         ends = time.monotonic() + seconds

@@ -26,7 +26,7 @@ retries it is for; ``time``: its time, by the store's clock; ``left``: seconds w
 later one; ``missed``: how often the message was late."""
 
 
-def limit_of(task: Any) -> LimitOfCall | None:
+def rate_limit_of(task: Any) -> LimitOfCall | None:
     """Return the rate limit of a task's own body."""
     found = getattr(getattr(task, "run", None), "rate_limit", None)
     return found if isinstance(found, LimitOfCall) else None
@@ -34,7 +34,7 @@ def limit_of(task: Any) -> LimitOfCall | None:
 
 def on_body_start(task: Any, callback: Callable[[], None]) -> None:
     """Call ``callback`` now, or, if the body has a rate limit, when its turn has come."""
-    if limit_of(task) is None:
+    if rate_limit_of(task) is None:
         callback()
     else:
         state_of(task.request).on_body_start = callback
@@ -76,7 +76,7 @@ def is_future(limiter: RateLimiter, reservation: dict[str, Any]) -> bool:
 
 def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = None) -> None:
     """Cancel the reservation of a message that has ended or is sent another way."""
-    limited, reservation = limit_of(task), pop_reservation(request)
+    limited, reservation = rate_limit_of(task), pop_reservation(request)
     if limited is None or reservation is None:
         return
     args = request.args if args is None else args
@@ -97,7 +97,7 @@ def bound_arguments(task: Any, args: Any) -> tuple[Any, ...]:
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Cancel the reservation of a message that ended before its turn: skipped, rejected, failed (``task_postrun``)."""
-    if limit_of(sender) is None:
+    if rate_limit_of(sender) is None:
         return
     from django_tasklock.celery.exceptions import Duplicate
 

@@ -7,7 +7,7 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.celery.rates.reservations import bound_arguments, limit_of
+from django_tasklock.celery.rates.reservations import bound_arguments, rate_limit_of
 from django_tasklock.celery.rates.turns import countdown, reservation_header
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
@@ -33,7 +33,7 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
     if the last one would be too far ahead none is, and ``RateLimitExceeded`` is raised. If a call cannot be published,
     its reservation and all later ones are cancelled.
     """
-    limited = limit_of(task)
+    limited = rate_limit_of(task)
     if limited is None:
         raise TaskLockError(f"task {task.name} has no rate limit: decorate its function with rate_limited")
     if {"countdown", "eta"} & set(sending):

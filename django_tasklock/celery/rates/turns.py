@@ -16,9 +16,9 @@ from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates.reservations import (
     RATE,
     is_future,
-    limit_of,
     may_have_been_used,
     pop_reservation,
+    rate_limit_of,
 )
 from django_tasklock.celery.sending import send
 from django_tasklock.celery.state import state_of
@@ -27,7 +27,7 @@ from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import monotonic
 
-LONGEST_HOP = 600.0  # the most seconds of one countdown in the broker, or in the memory of a worker
+LONGEST_COUNTDOWN = 600.0  # the most seconds of one countdown in the broker, or in the memory of a worker
 # Seconds by which a message arrives before its turn.
 MIN_LEAD, MAX_LEAD, MAX_LEAD_AFTER_MISSES = 0.01, 0.5, 30.0
 
@@ -41,7 +41,7 @@ def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
         return False
     state = state_of(task.request)
-    if limit_of(task) is not limited or state.had_turn:
+    if rate_limit_of(task) is not limited or state.had_turn:
         return False
     state.had_turn = True
     Turn(task, limited, args, kwargs).take()
@@ -66,9 +66,9 @@ class Turn:
         began = monotonic()
         reservation = self._reserve()
         self.missed += reservation.missed
-        lead_time = lead(self.limiter, self.missed)
-        patience = lead_time + max(lead_time, shortest_countdown(self.message.task.app))
-        if reservation.wait <= patience and reservation.use_within(patience):
+        lead_time = lead_time_of(self.limiter, self.missed)
+        max_wait = lead_time + max(lead_time, shortest_countdown(self.message.task.app))
+        if reservation.wait <= max_wait and reservation.use_within(max_wait):
             # Not before: the limit may be paused meanwhile, and then the body does not start.
             callback, self.state.on_body_start = self.state.on_body_start, None
             try:
@@ -106,7 +106,7 @@ def reservation_header(reserved: dict[str, Any], retries: int = 0, missed: int =
     return {**reserved, "try": retries, "missed": missed}
 
 
-def lead(limiter: RateLimiter, missed: int = 0) -> float:
+def lead_time_of(limiter: RateLimiter, missed: int = 0) -> float:
     """Return how many seconds before its turn a message should arrive.
 
     That is the interval between two calls, so that about one message of a limiter waits in the workers at a time,
@@ -123,5 +123,5 @@ def countdown(app: Any, limiter: RateLimiter, wait: float, missed: int = 0) -> f
     A long wait is split into steps that are shorter than half of the broker's visibility timeout. For a wait that is
     too short to be sent it is 0: the message waits in the worker.
     """
-    seconds = float(min(max(0.0, wait - lead(limiter, missed)), LONGEST_HOP, visibility_timeout(app) / 2))
+    seconds = float(min(max(0.0, wait - lead_time_of(limiter, missed)), LONGEST_COUNTDOWN, visibility_timeout(app) / 2))
     return seconds if seconds >= shortest_countdown(app) else 0.0

@@ -27,9 +27,9 @@ from django_tasklock.operations.limits.values import (
 )
 from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import Act, Actor
-from django_tasklock.rates.options import check_share, limit_of
+from django_tasklock.rates.limiter_view import record_change
+from django_tasklock.rates.options import check_share, parse_options
 from django_tasklock.rates.usage import RateUsage, usage_of
-from django_tasklock.rates.watch import note_change
 
 MOST = 200  # limiters per page: each costs one request to the store
 INDEXED = 5000  # names read from the store's index
@@ -97,7 +97,7 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     attempt = Attempt(by, "reset_limit", name, reason)
     with attempt, attempt:
         store.reset(terms)
-        note_change(name)
+        record_change(name)
         attempt.outcome = f"reset; before: {said}"
     return LimitResult(name, LimitOutcome.RESET, 1.0, before.share)
 
@@ -136,7 +136,7 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
     attempt = Attempt(by, "pause_limit", name, reason)
     with attempt, attempt:
         store.pause(terms, round(seconds * 1_000_000))
-        note_change(name)
+        record_change(name)
         attempt.outcome = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
     return LimitResult(name, LimitOutcome.PAUSED, seconds=float(seconds))
 
@@ -155,7 +155,7 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     attempt = Attempt(by, "resume_limit", name, reason)
     with attempt, attempt:
         store.pause(terms, 0)
-        note_change(name)
+        record_change(name)
         attempt.outcome = f"resumed, {before.paused:.0f} s before the end of its pause"
     return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 
@@ -171,7 +171,7 @@ class _Known(NamedTuple):
 def _known(name: str) -> _Known | None:
     name, store = limiter_name(name), get_backend().rates
     terms = _terms(store, [name]).get(name)
-    return None if terms is None else _Known(store, terms, usage_of(terms, store.use(terms)))
+    return None if terms is None else _Known(store, terms, usage_of(terms, store.usage(terms)))
 
 
 def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
@@ -182,7 +182,7 @@ def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
         limiter, tenant = split_tenant(name)
         if name in found or limiter not in configured:
             continue
-        limit = limit_of(limiter, configured[limiter])
+        limit = parse_options(limiter, configured[limiter])
         if tenant is None:
             found[name] = limit.terms(name)
         elif limit.tenants:
@@ -197,7 +197,7 @@ def _views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -
 
 def _view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
     limiter, tenant = split_tenant(name)
-    usage = None if terms is None else usage_of(terms, store.use(terms))
+    usage = None if terms is None else usage_of(terms, store.usage(terms))
     return LimitView(
         name=name,
         limiter=limiter,

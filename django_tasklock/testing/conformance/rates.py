@@ -56,7 +56,7 @@ class RateContract(StoreContract):
         refused = ask(way, rates.reserve, rates.areserve, terms, 1, MINUTE)
         assert isinstance(refused, Refused)
         assert HOUR / 2 < refused.wait <= HOUR + 2 * terms.margin
-        use = ask(way, rates.use, rates.ause, terms)
+        use = ask(way, rates.usage, rates.ausage, terms)
         assert [(rate.limit, rate.used, rate.ahead) for rate in use.rates] == [(2, 2, 0)]
         assert use.refused == 1
 
@@ -66,7 +66,7 @@ class RateContract(StoreContract):
         assert_within(answers, 2, MINUTE)
         assert_within(answers, 3, HOUR)
         assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
-        assert [rate.used + rate.ahead for rate in rates.use(terms).rates] == [4, 4]
+        assert [rate.used + rate.ahead for rate in rates.usage(terms).rates] == [4, 4]
 
     def test_limiters_do_not_see_each_other(self, rates: RateStore) -> None:
         names = ["api", "Api", "a b", "ü/ñ", "x:*?[]", "%s%d", "api:1"]
@@ -155,7 +155,7 @@ class RateContract(StoreContract):
     def test_whoever_comes_too_late_has_another_place_in_exchange(self, rates: RateStore) -> None:
         terms = a_limit(1, SECOND // 5, margin=1000)
         mine = booked(rates.reserve(terms, 1, 0))
-        eventually(lambda: rates.use(terms).time > mine.time + SECOND // 5)
+        eventually(lambda: rates.usage(terms).time > mine.time + SECOND // 5)
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert again.slot > mine.slot
         assert again.time - mine.time >= SECOND // 5
@@ -164,7 +164,7 @@ class RateContract(StoreContract):
     def test_what_was_missed_is_exchanged_at_once(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, SECOND // 5, margin=1000)
         missed = [booked(rates.reserve(terms, 1, LONG)) for _ in range(3)]
-        eventually(lambda: rates.use(terms).time > missed[-1].time + SECOND // 5)
+        eventually(lambda: rates.usage(terms).time > missed[-1].time + SECOND // 5)
         slots = [one.slot for one in missed]
         answers = ask(way, rates.exchange, rates.aexchange, terms, 1, slots, missed[0].edition, LONG)
         assert 0 < len(answers) <= 3
@@ -188,7 +188,7 @@ class RateContract(StoreContract):
         _, mine, last = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
         assert ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
         assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
-        assert rates.use(terms).free == 1
+        assert rates.usage(terms).free == 1
         again = booked(rates.reserve(terms, 1, LONG))
         assert abs(again.time - mine.time) <= SECOND
         assert again.time < last.time
@@ -218,10 +218,10 @@ class RateContract(StoreContract):
         terms = a_limit(10, HOUR)
         mine = booked(rates.reserve(terms, 5, 0))
         assert ask(way, rates.settle, rates.asettle, terms, 5, mine.slot, mine.edition, 2)
-        assert rates.use(terms).rates[0].used == 2
+        assert rates.usage(terms).rates[0].used == 2
         mine = booked(rates.reserve(terms, 2, 0))
         assert ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.edition, 8)
-        assert rates.use(terms).rates[0].used == 10
+        assert rates.usage(terms).rates[0].used == 10
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
         assert not ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.edition, 2)
 
@@ -236,14 +236,14 @@ class RateContract(StoreContract):
         stop = ask(way, rates.penalize, rates.apenalize, terms, Pushback(30 * MINUTE), LONG)
         assert 25 * MINUTE < stop.wait <= 30 * MINUTE
         assert ask(way, rates.penalize, rates.apenalize, terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
-        assert 25 * MINUTE < rates.use(terms).paused <= 30 * MINUTE
+        assert 25 * MINUTE < rates.usage(terms).paused <= 30 * MINUTE
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert abs(again.time - mine.time - 30 * MINUTE) <= 10 * SECOND
-        assert again.pause > mine.pause
+        assert again.total_pause > mine.total_pause
 
     def test_a_pushback_until_a_time_and_its_cap(self, rates: RateStore) -> None:
         terms = a_limit(2, HOUR)
-        now = rates.use(terms).time
+        now = rates.usage(terms).time
         stop = rates.penalize(terms, Pushback(now + 20 * MINUTE, absolute=True), LONG)
         assert 15 * MINUTE < stop.wait <= 20 * MINUTE
         assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
@@ -259,19 +259,19 @@ class RateContract(StoreContract):
         terms = a_limit(2, HOUR)
         rates.pause(terms, 30 * MINUTE)
         rates.pause(terms, 10 * MINUTE)
-        assert 5 * MINUTE < rates.use(terms).paused <= 10 * MINUTE
+        assert 5 * MINUTE < rates.usage(terms).paused <= 10 * MINUTE
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
         rates.pause(terms, 0)
-        assert rates.use(terms).paused == 0
+        assert rates.usage(terms).paused == 0
         assert booked(rates.reserve(terms, 1, 0)).wait < ROUNDED
 
     def test_an_adaptive_limit_falls_after_a_pushback_and_not_below_its_floor(self, rates: RateStore) -> None:
-        terms = a_limit(10, HOUR)._replace(floor=400_000)
+        terms = a_limit(10, HOUR)._replace(min_share=400_000)
         first = rates.penalize(terms, Pushback(0), HOUR)
         assert 400_000 <= first.share < 1_000_000
-        assert rates.use(terms).share == first.share
+        assert rates.usage(terms).share == first.share
         rates.adjust(terms, 500_000)
-        use = rates.use(terms)
+        use = rates.usage(terms)
         assert (use.share, use.rates[0].limit) == (500_000, 5)
         assert [isinstance(rates.reserve(terms, 1, 0), Booked) for _ in range(6)] == [True] * 5 + [False]
 
@@ -279,11 +279,11 @@ class RateContract(StoreContract):
 
     def test_a_look_changes_nothing(self, rates: RateStore) -> None:
         terms = a_limit(3, HOUR)
-        assert [tuple(rate) for rate in rates.use(terms).rates] == [(3, 0, 0)]
+        assert [tuple(rate) for rate in rates.usage(terms).rates] == [(3, 0, 0)]
         assert rates.names() == []
         for cost in (2, 1, 1):
             booked(rates.reserve(terms, cost, LONG))
-        first, second = rates.use(terms), rates.use(terms)
+        first, second = rates.usage(terms), rates.usage(terms)
         assert [tuple(rate) for rate in first.rates] == [(3, 3, 1)]
         assert (first.rates, first.free, first.refused) == (second.rates, second.free, second.refused)
         assert second.next > 0
@@ -293,8 +293,8 @@ class RateContract(StoreContract):
     def test_names_and_terms_are_those_of_who_used_them_last(self, rates: RateStore) -> None:
         older, newer = a_limit(3, HOUR, "older"), a_limit(5, MINUTE, "newer")
         booked(rates.reserve(older, 1, 0))
-        since = rates.use(older).time
-        eventually(lambda: rates.use(older).time > since + 2 * ROUNDED)
+        since = rates.usage(older).time
+        eventually(lambda: rates.usage(older).time > since + 2 * ROUNDED)
         booked(rates.reserve(newer, 1, 0))
         assert set(rates.names()) == {"older", "newer"}
         assert len(rates.names(1)) == 1
@@ -310,7 +310,7 @@ class RateContract(StoreContract):
         mine = booked(rates.reserve(terms, 1, LONG))
         rates.penalize(terms, Pushback(HOUR), HOUR)
         ask(way, rates.reset, rates.areset, terms)
-        assert rates.use(terms).paused == 0
+        assert rates.usage(terms).paused == 0
         assert not rates.cancel(terms, 1, mine.slot, mine.edition)
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))  # who slept books again
         assert again.wait < ROUNDED
@@ -322,13 +322,13 @@ class RateContract(StoreContract):
     @TWINS
     def test_terms_change_when_more_processes_have_the_new_ones(self, rates: RateStore, way: str) -> None:
         old, new = a_limit(2, HOUR), a_limit(5, HOUR)
-        assert ask(way, rates.agree, rates.aagree, old, "one") == old.rule()
+        assert ask(way, rates.vote, rates.avote, old, "one") == old.rule()
         booked(rates.reserve(old, 1, 0))
-        assert ask(way, rates.agree, rates.aagree, new, "two") == old.rule()
+        assert ask(way, rates.vote, rates.avote, new, "two") == old.rule()
         with pytest.raises(TermsDiffer) as caught:
             rates.reserve(new, 1, 0)
         assert caught.value.rule == old.rule()
-        assert ask(way, rates.agree, rates.aagree, new, "three") == new.rule()
+        assert ask(way, rates.vote, rates.avote, new, "three") == new.rule()
         booked(rates.reserve(new, 1, 0))
         with pytest.raises(TermsDiffer):
             rates.reserve(old, 1, 0)

@@ -1,14 +1,14 @@
 -- Vote for the terms of a process. They come into force when more processes vote for them than for those in force; then
--- bookings for more than KEPT ahead are dropped, and their sleeping callers book again.
+-- bookings for more than FIXED_AHEAD ahead are dropped, and their sleeping callers book again.
 -- KEYS, ARGV: see _rates.lua; 2 the process; the last key: the votes
 -- Reply: the terms in force
 -- use: rates
-local KEPT, VOTE = 2100000, 60000000
+local FIXED_AHEAD, VOTE_LIFETIME = 2100000, 60000000
 local votes, own = KEYS[#KEYS], ARGV[14]
 redis.call('ZADD', votes, text(time), ARGV[2] .. ' ' .. own)
-redis.call('ZREMRANGEBYSCORE', votes, '-inf', text(time - VOTE))
-redis.call('ZREMRANGEBYSCORE', votes, text(time + VOTE), '+inf')
-redis.call('PEXPIRE', votes, 2 * VOTE / 1000)
+redis.call('ZREMRANGEBYSCORE', votes, '-inf', text(time - VOTE_LIFETIME))
+redis.call('ZREMRANGEBYSCORE', votes, text(time + VOTE_LIFETIME), '+inf')
+redis.call('PEXPIRE', votes, 2 * VOTE_LIFETIME / 1000)
 if rule and rule ~= own then
   local ours, theirs = 0, 0
   for _, vote in ipairs(redis.call('ZRANGE', votes, 0, -1)) do
@@ -16,8 +16,8 @@ if rule and rule ~= own then
     if said == own then ours = ours + 1 elseif said == rule then theirs = theirs + 1 end
   end
   if ours <= theirs then return rule end
-  local cut = base_of(now() + KEPT)
-  cut = math.max(cut, math.min(get('lee'), cut + LEEWAY))
+  local cut = floor_to_grid(now() + FIXED_AHEAD)
+  cut = math.max(cut, math.min(get('lee'), cut + MAX_LEEWAY))
   local last = math.min(get('last'), cut)
   set('epoch', math.max(get('epoch') + 2, time))
   set('last', last)
@@ -38,16 +38,16 @@ if rule and rule ~= own then
       set('x:' .. rate.key, redis.call('LLEN', rate.ring) / 2)
       set('b:' .. rate.key, last)
       set('z:' .. rate.key, math.min(get('z:' .. rate.key), cut))
-      recount(rate)
+      recount_aside(rate)
     else
-      set('tat:' .. rate.key, last + rate.burst * interval(rate))
+      set('tat:' .. rate.key, last + rate.burst * interval_of(rate))
     end
   end
 end
 if rule ~= own then
   rule = own
   redis.call('HSET', KEYS[1], 'rule', own)
-  renew = true
+  renew_expiry = true
 end
 finish()
 return rule

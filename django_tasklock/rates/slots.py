@@ -14,7 +14,7 @@ from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.rates.server_clock import ServerClock
 from django_tasklock.types import monotonic
 
-AT_ONCE = 64
+MAX_EXCHANGED = 64
 
 
 class Slot(NamedTuple):
@@ -22,27 +22,27 @@ class Slot(NamedTuple):
 
     booked: Booked
     sent: float
-    heard: float
+    received: float
 
     @property
     def wait(self) -> float:
         """The seconds until its time; 0 from then on."""
-        return max(0.0, self.heard + self.booked.wait / 1_000_000 - monotonic())
+        return max(0.0, self.received + self.booked.wait / 1_000_000 - monotonic())
 
     def late(self, clock: ServerClock) -> float:
         """Return the seconds since its time on the store's clock, at most. Negative: it is still to come."""
         booked, now = self.booked, monotonic()
-        if (left := self.heard + booked.wait / 1_000_000 - now) > 0:
+        if (left := self.received + booked.wait / 1_000_000 - now) > 0:
             return -left
         late = now - self.sent - booked.wait / 1_000_000
-        return min(late, max(0.0, clock.latest(now) - booked.time / 1_000_000))
+        return min(late, max(0.0, clock.upper_bound(now) - booked.time / 1_000_000))
 
-    def missed(self, clock: ServerClock, margin: int) -> bool:
+    def was_missed(self, clock: ServerClock, margin: int) -> bool:
         """Tell whether it is too late to use the slot. ``margin``: microseconds."""
         return self.late(clock) * 1_000_000 > margin + self.booked.leeway
 
 
-class Sleepers:
+class SlotPool:
     """The slots of one limiter, for calls of one cost, one for each sleeping caller."""
 
     def __init__(self) -> None:
@@ -61,22 +61,22 @@ class Sleepers:
         """
         with self._lock:
             for index, slot in enumerate(self._slots):
-                if not slot.missed(clock, margin):
+                if not slot.was_missed(clock, margin):
                     return self._slots.pop(index if slot.late(clock) >= 0 else 0)
             return self._slots.pop(0) if self._slots else None
 
     def take_missed(self, clock: ServerClock, margin: int, edition: int) -> list[Slot]:
-        """Take the missed slots of one edition, at most ``AT_ONCE``, which is what one exchange takes."""
+        """Take the missed slots of one edition, at most ``MAX_EXCHANGED``, which is what one exchange takes."""
         with self._lock:
             number = 0
-            for slot in self._slots[:AT_ONCE]:
-                if slot.booked.edition != edition or not slot.missed(clock, margin):
+            for slot in self._slots[:MAX_EXCHANGED]:
+                if slot.booked.edition != edition or not slot.was_missed(clock, margin):
                     break
                 number += 1
             found, self._slots = self._slots[:number], self._slots[number:]
             return found
 
-    def reclaim(self, slot: Slot) -> Slot | None:
+    def take_own_or_last(self, slot: Slot) -> Slot | None:
         """Take this slot, or the last one if another caller has taken it."""
         with self._lock:
             if slot in self._slots:

@@ -12,79 +12,81 @@ from collections.abc import AsyncIterator, Hashable, Iterator
 from typing import NamedTuple
 
 from django_tasklock.backends.contract.rates import Booked, Refused
-from django_tasklock.rates.sleepers import Sleepers
+from django_tasklock.rates.slots import SlotPool
 from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
-MOST = 1024  # limiters that this process remembers
-FRESH = 1.0  # seconds for which an answer to another caller of this process is used
+MAX_LIMITERS = 1024  # limiters that this process remembers
+FRESH_FOR = 1.0  # seconds for which an answer to another caller of this process is used
 
 
-class Sighting(NamedTuple):
+class LimiterState(NamedTuple):
     """The state of a limiter by an answer of the store. ``at``: when it was requested, on this process's clock."""
 
     at: float
     edition: int
-    pause: int
+    total_pause: int
 
 
 class LimiterView:
-    """This process's view of one limiter: its last sighting, and the locks by which callers ask one after another."""
+    """This process's view of one limiter: its last state, and the locks by which callers ask one after another."""
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self.last: Sighting | None = None
-        self.booking = 0
+        self.last_state: LimiterState | None = None
+        self.bookings_in_progress = 0
         """The number of reservations that are being booked just now."""
         # Weak, so that each lives as long as its callers: there may be as many costs as calls.
-        self._sleepers: weakref.WeakValueDictionary[Hashable, Sleepers] = weakref.WeakValueDictionary()
-        self._sleepers_lock = threading.Lock()
+        self._slot_pools: weakref.WeakValueDictionary[Hashable, SlotPool] = weakref.WeakValueDictionary()
+        self._slot_pools_lock = threading.Lock()
         self._lock = threading.Lock()
-        self._locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = weakref.WeakKeyDictionary()
+        self._async_locks: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = (
+            weakref.WeakKeyDictionary()
+        )
 
-    def sleepers(self, of: Hashable) -> Sleepers:
-        """Return the sleepers that may take each other's slots. ``of``: where they have booked, and their cost."""
-        with self._sleepers_lock:
-            found = self._sleepers.get(of)
+    def slot_pool(self, key: Hashable) -> SlotPool:
+        """Return the slots that sleeping callers may take from each other. ``key``: their limit, and the cost."""
+        with self._slot_pools_lock:
+            found = self._slot_pools.get(key)
             if found is None:
-                found = self._sleepers[of] = Sleepers()
+                found = self._slot_pools[key] = SlotPool()
             return found
 
     @property
-    def lonely(self) -> bool:
-        """Whether no other caller of this process waits here. Such a caller asks the store before it makes its call."""
-        if self.booking:
+    def has_no_callers(self) -> bool:
+        """Whether no caller of this process waits here. One that comes now asks the store before it makes its call."""
+        if self.bookings_in_progress:
             return False
-        return not any(len(found) for of in self._sleepers.valuerefs() if (found := of()) is not None)
+        return not any(len(found) for pool in self._slot_pools.valuerefs() if (found := pool()) is not None)
 
-    def hear(self, sent: float, answer: Booked | Refused) -> None:
+    def record_answer(self, sent: float, answer: Booked | Refused) -> None:
         """Record the state in an answer to a request of ``sent``, so that other sleepers need not ask."""
         if isinstance(answer, Refused):
-            self.last = Sighting(sent, answer.edition, answer.pause)
+            self.last_state = LimiterState(sent, answer.edition, answer.total_pause)
             return
-        self.last = Sighting(sent, answer.edition - answer.asks, answer.pause)
+        self.last_state = LimiterState(sent, answer.edition - answer.must_resume, answer.total_pause)
         if answer.rebuilt:
             text = "rate limit %r: the store's clock was set back; all bookings were dropped for a window"
             logger.error(text, self.name)
 
-    def current(self, booked: Booked, sent: float) -> bool | None:
+    def is_unchanged(self, booked: Booked, sent: float) -> bool | None:
         """Tell whether the limiter is unchanged since ``booked`` was requested at ``sent``; ``None``: not known."""
-        last = self.last
+        last = self.last_state
         if last is not None and last.at > sent:
-            if (last.edition, last.pause) != (booked.edition, booked.pause):
+            if (last.edition, last.total_pause) != (booked.edition, booked.total_pause):
                 return False
-            if monotonic() - last.at < FRESH:
+            if monotonic() - last.at < FRESH_FOR:
                 return True
         return None
 
-    def confirms(self, booked: Booked, seconds: float) -> bool:
+    def confirmed_within(self, booked: Booked, seconds: float) -> bool:
         """Tell whether an answer of the last ``seconds`` says that the limiter is unchanged."""
-        last = self.last
-        known = booked.edition - booked.asks, booked.pause
-        return last is not None and monotonic() - last.at < seconds and (last.edition, last.pause) == known
+        last = self.last_state
+        known = booked.edition - booked.must_resume, booked.total_pause
+        return last is not None and monotonic() - last.at < seconds and (last.edition, last.total_pause) == known
 
     @contextlib.contextmanager
-    def asking(self, seconds: float) -> Iterator[None]:
+    def request_lock(self, seconds: float) -> Iterator[None]:
         """Let callers ask one after another, so that not all that wake need to ask. Wait ``seconds`` at most."""
         held = self._lock.acquire(timeout=seconds)
         try:
@@ -94,9 +96,9 @@ class LimiterView:
                 self._lock.release()
 
     @contextlib.asynccontextmanager
-    async def aasking(self, seconds: float) -> AsyncIterator[None]:
-        """Do what ``asking`` does, for coroutines."""
-        lock = self._locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+    async def arequest_lock(self, seconds: float) -> AsyncIterator[None]:
+        """Do what ``request_lock`` does, for coroutines."""
+        lock = self._async_locks.setdefault(asyncio.get_running_loop(), asyncio.Lock())
         held = False
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -116,14 +118,14 @@ def view_of(name: str) -> LimiterView:
     found = _views.get(name)
     if found is None:
         found = _views.setdefault(name, LimiterView(name))
-        if len(_views) > MOST:
+        if len(_views) > MAX_LIMITERS:
             _views.popitem(last=False)
     return found
 
 
-def note_change(name: str) -> None:
+def record_change(name: str) -> None:
     """Record that this process has paused or reset the limiter, so that its sleepers ask when they wake."""
-    view_of(name).last = Sighting(monotonic(), -1, -1)
+    view_of(name).last_state = LimiterState(monotonic(), -1, -1)
 
 
 def forget() -> None:

@@ -1,4 +1,4 @@
-"""Random plays of callers of one limiter: what property tests of the book and of the scripts draw and judge."""
+"""Callers of one limiter, simulated by random steps: for property tests of the book and of the scripts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Terms
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import GRID, TICK, Ledger
+from django_tasklock.backends.ledger.book import GRID, TICK, RateBook
 from django_tasklock.backends.ledger.state import State
 
-__all__ = ["START", "Place", "Play", "most_in_a_window", "plays", "terms"]
+__all__ = ["START", "Caller", "Simulation", "most_in_a_window", "random_steps", "terms"]
 
 START = 1_800_000_000_000_000
 HOUR = 3_600_000_000
@@ -21,7 +21,7 @@ _rates = st.builds(
     Rate,
     limit=st.sampled_from([1, 2, 3, 5, 10]),
     window=st.sampled_from([1_000_000, 1_000_003, 7_000_000]),
-    margin=st.sampled_from([GRID, 1000, 50_000, 300_000]),  # a call goes within that of its place
+    margin=st.sampled_from([GRID, 1000, 50_000, 300_000]),  # a call goes within that of its slot
 )
 _great = st.builds(Rate, limit=st.sampled_from([1001, 5000]), window=st.just(60_000_000), margin=st.just(50_000))
 _sets = st.one_of(
@@ -41,7 +41,7 @@ def terms(algorithms: Sequence[str] = ("window",), horizon: int = HOUR) -> st.Se
         algorithm=st.sampled_from(list(algorithms)),
         burst=st.integers(0, 3),
         cold_wait=st.booleans(),
-        floor=st.sampled_from([0, 100_000, 500_000]),
+        min_share=st.sampled_from([0, 100_000, 500_000]),
         horizon=st.just(horizon),
     )
 
@@ -73,20 +73,20 @@ _steps = {
     "settle": [st.tuples(st.just("settle"), st.integers(0, 5), st.integers(0, 4))],
     "change": [st.tuples(st.just("change"), st.integers(0, 3))],
     "reset": [st.tuples(st.just("reset"))],
-    "use": [st.tuples(st.just("use"))],
+    "usage": [st.tuples(st.just("usage"))],
     "back": [st.tuples(st.just("back"), st.sampled_from([1000, 5_000_000, 100 * HOUR]))],
 }
 
 
-def plays(without: Sequence[str] = ()) -> st.SearchStrategy[list[tuple]]:
+def random_steps(without: Sequence[str] = ()) -> st.SearchStrategy[list[tuple]]:
     """What happens, in order."""
     steps = [step for name, some in _steps.items() if name not in without for step in some]
     return st.lists(st.one_of(steps), min_size=20, max_size=60)
 
 
 @dataclass
-class Place:
-    """What a caller was told."""
+class Caller:
+    """A caller: what it has booked, and what it knows of that."""
 
     cost: int
     slot: int
@@ -94,10 +94,10 @@ class Place:
     due: int
     """When it is its turn, by the store's clock, as the caller was told."""
     until: int = 0
-    """As long as this the caller goes without asking."""
-    heard: int = 0
+    """Until then the caller goes without asking."""
+    changes_seen: int = 0
     """How often the limiter had been changed when the caller last heard of it."""
-    asks: bool = False
+    must_resume: bool = False
     """It asks before it goes, whatever it was told."""
     missed: int = 0
     used: int = 0
@@ -105,15 +105,15 @@ class Place:
 
 
 @dataclass
-class Play:
+class Simulation:
     """Callers and a book. ``do`` returns what the store answered; ``ask`` may be overridden to ask another store."""
 
     terms: Terms
     time: int = START
     state: State = field(default_factory=State)
-    waiting: list[Place] = field(default_factory=list)
-    used: list[Place] = field(default_factory=list)
-    given: list[Place] = field(default_factory=list)
+    waiting: list[Caller] = field(default_factory=list)
+    used: list[Caller] = field(default_factory=list)
+    given_back: list[Caller] = field(default_factory=list)
     """Those that were given back."""
     heaviest: int = 1
     """The greatest cost that was booked."""
@@ -128,8 +128,8 @@ class Play:
 
     def ask(self, verb: str, *arguments: object) -> object:
         """The answer of the book."""
-        state = State(self.state.text()) if verb == "use" else self.state  # a look leaves nothing behind
-        book = Ledger(state, self.terms, self.time)
+        state = State(self.state.to_json()) if verb == "usage" else self.state  # a look leaves nothing behind
+        book = RateBook(state, self.terms, self.time)
         if book.rebuilt or state.meta.get("off") != self.state.meta.get("off"):  # but of a clock that was set back
             self.state = state
         return getattr(ledger_verbs, verb)(book, *arguments)
@@ -143,109 +143,109 @@ class Play:
         for _ in range(1000):
             if not self.waiting:
                 return
-            self.time = max(self.time, min(place.due for place in self.waiting))
+            self.time = max(self.time, min(caller.due for caller in self.waiting))
             self._turn(0)
         raise AssertionError("somebody waits for ever")
 
     def _spaced(self, cost: int) -> None:
         self._reserve(cost, HOUR, True)
 
-    def _reserve(self, cost: int, longest: int, *spaced: bool) -> None:
+    def _reserve(self, cost: int, max_wait: int, *spaced: bool) -> None:
         cost = min([cost, *(rate.limit for rate in self.terms.rates)])  # more is refused before any store is asked
-        answer = self.ask("reserve", cost, longest, *spaced)
+        answer = self.ask("reserve", cost, max_wait, *spaced)
         if isinstance(answer, Booked):
             self.heaviest = max(self.heaviest, cost)
-            assert answer.wait <= longest or answer.wait < TICK
-            place = Place(cost, answer.slot, answer.edition, 0)
-            self._told(place, answer)
-            self.waiting.append(place)
+            assert answer.wait <= max_wait or answer.wait < TICK
+            caller = Caller(cost, answer.slot, answer.edition, 0)
+            self._record_answer(caller, answer)
+            self.waiting.append(caller)
         self._go(0)
 
-    def _told(self, place: Place, answer: Booked) -> None:
-        place.slot, place.edition, place.due = answer.slot, answer.edition, self.time + max(0, answer.wait)
-        place.until = self.time + answer.wait + self.terms.margin + answer.leeway
-        place.heard, place.asks = self.changes, answer.asks
+    def _record_answer(self, caller: Caller, answer: Booked) -> None:
+        caller.slot, caller.edition, caller.due = answer.slot, answer.edition, self.time + max(0, answer.wait)
+        caller.until = self.time + answer.wait + self.terms.margin + answer.leeway
+        caller.changes_seen, caller.must_resume = self.changes, answer.must_resume
 
     def _pass(self, microseconds: int) -> None:
         self.time += microseconds
 
     def _back(self, microseconds: int) -> None:
         self.changes += 1
-        self.given.clear()  # what had passed is to come again
+        self.given_back.clear()  # what had passed is to come again
         self.time -= microseconds
 
     def _turn(self, late: int) -> None:
         """Time goes on to the next caller's turn, who wakes somewhat late; all that are due go."""
         if self.waiting:
-            self.time = max(self.time, min(place.due for place in self.waiting) + late)
+            self.time = max(self.time, min(caller.due for caller in self.waiting) + late)
             self._go(late)
 
     def _go(self, late: int) -> None:
-        for place in sorted(self.waiting, key=lambda place: place.due):
-            if place.due <= self.time:
-                self._resume(place)
+        for caller in sorted(self.waiting, key=lambda caller: caller.due):
+            if caller.due <= self.time:
+                self._resume(caller)
 
     def _wake(self, number: int) -> None:
         if self.waiting:
             self._resume(self.waiting[number % len(self.waiting)])
 
-    def _resume(self, place: Place) -> None:
-        if place.asks or place.heard != self.changes or not place.due <= self.time <= place.until:
-            leeway = max(0, place.missed - 1) * 70_000
-            answer = self.ask("resume", place.cost, place.slot, place.edition, HOUR, False, leeway)
+    def _resume(self, caller: Caller) -> None:
+        if caller.must_resume or caller.changes_seen != self.changes or not caller.due <= self.time <= caller.until:
+            leeway = max(0, caller.missed - 1) * 70_000
+            answer = self.ask("resume", caller.cost, caller.slot, caller.edition, HOUR, False, leeway)
             if not isinstance(answer, Booked):
-                self.waiting.remove(place)
+                self.waiting.remove(caller)
                 return
-            place.missed += answer.slot > place.slot
-            self._told(place, answer)
-            if place.due > self.time:
+            caller.missed += answer.slot > caller.slot
+            self._record_answer(caller, answer)
+            if caller.due > self.time:
                 return
-        self.waiting.remove(place)
-        place.used = self.time
-        self.used.append(place)
+        self.waiting.remove(caller)
+        caller.used = self.time
+        self.used.append(caller)
 
     def _missed(self, late: int) -> None:
-        """A process that comes too late for its places, and exchanges them at once."""
+        """A process that comes too late for its slots, and exchanges them at once."""
         if not self.waiting:
             return
-        self.time = max(self.time, min(place.due for place in self.waiting) + late)
-        missed = [place for place in self.waiting if place.until < self.time and not place.asks]
-        missed = [place for place in missed if (place.cost, place.edition) == (missed[0].cost, missed[0].edition)]
+        self.time = max(self.time, min(caller.due for caller in self.waiting) + late)
+        missed = [caller for caller in self.waiting if caller.until < self.time and not caller.must_resume]
+        missed = [caller for caller in missed if (caller.cost, caller.edition) == (missed[0].cost, missed[0].edition)]
         if missed:
-            slots = [place.slot for place in missed]
+            slots = [caller.slot for caller in missed]
             answers = self.ask("exchange", missed[0].cost, slots, missed[0].edition, HOUR)
-            for place, answer in zip(missed, answers, strict=True):
+            for caller, answer in zip(missed, answers, strict=True):
                 if isinstance(answer, Booked):
-                    self._told(place, answer)
+                    self._record_answer(caller, answer)
                 else:
-                    self.waiting.remove(place)
+                    self.waiting.remove(caller)
         self._go(0)
 
     def _cancel(self, number: int) -> None:
         if self.waiting:
-            place = self.waiting.pop(number % len(self.waiting))
-            if self.ask("cancel", place.cost, place.slot, place.edition):
-                self.given.append(place)
+            caller = self.waiting.pop(number % len(self.waiting))
+            if self.ask("cancel", caller.cost, caller.slot, caller.edition):
+                self.given_back.append(caller)
 
     def _again(self, number: int) -> None:
         """Somebody says once more that he has given it back."""
-        if self.given:
-            place = self.given[-1 - number % len(self.given)]
-            assert not self.ask("cancel", place.cost, place.slot, place.edition)
+        if self.given_back:
+            caller = self.given_back[-1 - number % len(self.given_back)]
+            assert not self.ask("cancel", caller.cost, caller.slot, caller.edition)
 
     def _unused(self, number: int) -> None:
         """Granted, and then the call was not made."""
         if self.used:
-            place = self.used.pop(-1 - number % len(self.used))
-            if self.ask("cancel", place.cost, place.slot, place.edition):
-                self.given.append(place)
+            caller = self.used.pop(-1 - number % len(self.used))
+            if self.ask("cancel", caller.cost, caller.slot, caller.edition):
+                self.given_back.append(caller)
 
     def _settle(self, number: int, less: int) -> None:
         if self.used:
-            place = self.used[-1 - number % len(self.used)]
-            actual = max(0, place.cost - less)
-            self.ask("settle", place.cost, place.slot, place.edition, actual)
-            place.cost = actual
+            caller = self.used[-1 - number % len(self.used)]
+            actual = max(0, caller.cost - less)
+            self.ask("settle", caller.cost, caller.slot, caller.edition, actual)
+            caller.cost = actual
 
     def _penalize(self, microseconds: int) -> None:
         self.changes += 1
@@ -264,14 +264,14 @@ class Play:
         self.limits.append(self.terms)
         for _ in range(100):
             self.processes += 1
-            if self.ask("agree", f"process{self.processes}") == self.terms.rule():
+            if self.ask("vote", f"process{self.processes}") == self.terms.rule():
                 break
         else:
             raise AssertionError("outvoted for ever")
-        for place in self.waiting:
-            place.cost = min([place.cost, *(rate.limit for rate in chosen)])
-            if place.heard == self.changes and not place.asks and place.due <= self.time + 1_000_000:
-                place.heard += 1
+        for caller in self.waiting:
+            caller.cost = min([caller.cost, *(rate.limit for rate in chosen)])
+            if caller.changes_seen == self.changes and not caller.must_resume and caller.due <= self.time + 1_000_000:
+                caller.changes_seen += 1
         self.changes += 1
 
     def _reset(self) -> None:
@@ -279,8 +279,8 @@ class Play:
         self.ask("reset")
         self.used.clear()  # forgotten on purpose
 
-    def _use(self) -> None:
-        self.ask("use")
+    def _usage(self) -> None:
+        self.ask("usage")
 
 
 def most_in_a_window(used: Sequence[tuple[int, int]], window: int) -> int:

@@ -1,4 +1,4 @@
-"""``Booking``: how reservations at one limiter are booked, also while its store is down."""
+"""``Booker``: how reservations at one limiter are booked, also while its store is down."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from django_tasklock.backends.contract.rates import Booked, Refused, Terms
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates import events
 from django_tasklock.rates.background import shield_booking
-from django_tasklock.rates.options import Limit
+from django_tasklock.rates.limiter_view import LimiterView, view_of
+from django_tasklock.rates.options import LimitOptions
 from django_tasklock.rates.outage import outage_of
-from django_tasklock.rates.reservation import Limiter, Part, Reservation
-from django_tasklock.rates.sleepers import Slot
+from django_tasklock.rates.reservation import Limiter, Reservation, TokenPart
+from django_tasklock.rates.slots import Slot
 from django_tasklock.rates.stored import StoredLimit
-from django_tasklock.rates.terms import agreed
-from django_tasklock.rates.watch import LimiterView, view_of
+from django_tasklock.rates.terms import rates_in_force
 from django_tasklock.types import monotonic
 
 
-class Booking:
+class Booker:
     """Books reservations by the terms of one limiter, or of one of its tenants."""
 
-    def __init__(self, limit: Limit, terms: Terms, root: str) -> None:
+    def __init__(self, limit: LimitOptions, terms: Terms, limiter_name: str) -> None:
         self.limit = limit
         self.terms = terms
         self.name = terms.name
-        self.root = root
+        self.limiter_name = limiter_name
         """The name of the limiter; ``name`` also has the tenant."""
-        self.outage = outage_of(root)
+        self.outage = outage_of(limiter_name)
         """The outage of the store, if there is one; all tenants share it."""
-        self._at: tuple[LockStore, StoredLimit] | None = None
+        self._stored: tuple[LockStore, StoredLimit] | None = None
 
     @property
     def stored(self) -> StoredLimit:
         """The store of the current settings, with these terms."""
-        backend, at = get_backend(), self._at
-        if at is None or at[0] is not backend:
-            store = agreed(backend.rates)
-            at = self._at = backend, StoredLimit(store, self.terms, store.clock)
-        return at[1]
+        backend, known = get_backend(), self._stored
+        if known is None or known[0] is not backend:
+            store = rates_in_force(backend.rates)
+            known = self._stored = backend, StoredLimit(store, self.terms, store.clock)
+        return known[1]
 
     def check_cost(self, cost: int) -> None:
         """Raise ``TaskLockError`` for an invalid cost, and for one that exceeds a window or a bucket."""
@@ -60,40 +60,40 @@ class Booking:
         new = Reservation(limiter, stored, cost, deadline)
         if spaced:
             new.spaced = True
-        if self.outage.met and (error := self.outage.recent_error()) is not None:
-            self.go_without(new, error)
+        if self.outage.ever_failed and (error := self.outage.recent_error()) is not None:
+            self.apply_outage_policy(new, error)
             return new
-        view, longest = view_of(self.name), new.longest_at(new.began)
-        asks = spaced or view.lonely
-        view.booking += 1
+        view, max_wait = view_of(self.name), new.max_wait_at(new.began)
+        will_resume = spaced or view.has_no_callers
+        view.bookings_in_progress += 1
         try:
-            answer = stored.store.reserve(stored.terms, cost, longest, spaced, asks)
+            answer = stored.store.reserve(stored.terms, cost, max_wait, spaced, will_resume)
         except BackendUnavailable as error:
-            self.go_without(new, error)
+            self.apply_outage_policy(new, error)
             return new
         finally:
-            view.booking -= 1
-        self._take(new, view, new.began, answer)
+            view.bookings_in_progress -= 1
+        self._apply_answer(new, view, new.began, answer)
         return new
 
     async def abook(self, limiter: Limiter, deadline: float, cost: int) -> Reservation:
         """Do what ``book`` does, for coroutines."""
         stored = self.stored
         new = Reservation(limiter, stored, cost, deadline)
-        if self.outage.met and (error := self.outage.recent_error()) is not None:
-            self.go_without(new, error)
+        if self.outage.ever_failed and (error := self.outage.recent_error()) is not None:
+            self.apply_outage_policy(new, error)
             return new
-        view, longest = view_of(self.name), new.longest_at(new.began)
-        question = stored.store.areserve(stored.terms, cost, longest, view.lonely)
-        view.booking += 1
+        view, max_wait = view_of(self.name), new.max_wait_at(new.began)
+        request = stored.store.areserve(stored.terms, cost, max_wait, view.has_no_callers)
+        view.bookings_in_progress += 1
         try:
-            answer = await shield_booking(stored, cost, question)
+            answer = await shield_booking(stored, cost, request)
         except BackendUnavailable as error:
-            self.go_without(new, error)
+            self.apply_outage_policy(new, error)
             return new
         finally:
-            view.booking -= 1
-        self._take(new, view, new.began, answer)
+            view.bookings_in_progress -= 1
+        self._apply_answer(new, view, new.began, answer)
         return new
 
     def book_many(self, limiter: Limiter, deadline: float, cost: int, number: int) -> list[Reservation]:
@@ -104,62 +104,62 @@ class Booking:
             return several
         sent = monotonic()
         try:
-            answers = stored.store.reserve_many(stored.terms, cost, several[0].longest, number)
+            answers = stored.store.reserve_many(stored.terms, cost, several[0].max_wait, number)
         except BackendUnavailable as error:
             with _all_or_none(several):
                 for new in several:
-                    self.go_without(new, error)
+                    self.apply_outage_policy(new, error)
             return several
         view = stored.view
         with _all_or_none(several):
             for new, answer in zip(several, answers, strict=False):
-                self._take(new, view, sent, answer)
+                self._apply_answer(new, view, sent, answer)
         return several
 
-    def resume(self, limiter: Limiter, deadline: float, part: Part, spaced: bool) -> Reservation:
+    def restore(self, limiter: Limiter, deadline: float, part: TokenPart, spaced: bool) -> Reservation:
         """Restore another process's reservation: its slot, or another one if it was missed. Raises like ``book``."""
         stored = self.stored
         new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
         try:
-            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.edition, new.longest, spaced)
+            answer = stored.store.resume(stored.terms, part.cost, part.slot, part.edition, new.max_wait, spaced)
         except BackendUnavailable as error:
-            self.go_without(new, error)
+            self.apply_outage_policy(new, error)
             return new
-        booked = self._take(new, stored.view, new.began, answer)
+        booked = self._apply_answer(new, stored.view, new.began, answer)
         if booked.slot > part.slot and abs(booked.edition - part.edition) <= 1:
             new.missed = True
-            events.late(self.name, max(0, booked.time - booked.wait - booked.pause - part.slot) / 1_000_000)
+            events.late(self.name, max(0, booked.time - booked.wait - booked.total_pause - part.slot) / 1_000_000)
         return new
 
-    def past(self, limiter: Limiter, deadline: float, part: Part) -> Reservation:
+    def restore_due(self, limiter: Limiter, deadline: float, part: TokenPart) -> Reservation:
         """Return a reservation whose slot has come, for which another process has slept. It sends no request."""
         found = Reservation(limiter, self.stored, part.cost, deadline)
         found.slot = Slot(Booked(part.slot, 0, part.edition, 0, 0), found.began, found.began)
         return found
 
-    def _take(self, new: Reservation, view: LimiterView, sent: float, answer: Booked | Refused) -> Booked:
-        if self.outage.met:
-            self.outage.answered()
-        view.hear(sent, answer)
+    def _apply_answer(self, new: Reservation, view: LimiterView, sent: float, answer: Booked | Refused) -> Booked:
+        if self.outage.ever_failed:
+            self.outage.record_answer()
+        view.record_answer(sent, answer)
         if isinstance(answer, Refused):
-            raise new.refused(answer)
-        new.slot = new.stored.note(answer, sent)
+            raise new.refuse(answer)
+        new.slot = new.stored.record_booked(answer, sent)
         return answer
 
-    def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
+    def apply_outage_policy(self, reservation: Reservation, error: BackendUnavailable) -> None:
         """Apply ``on_unavailable`` to a reservation. Raises ``error``, or ``RateLimitExceeded``."""
-        action = self.outage.decide(self.name, self.limit, error)
-        if action != "local" or self.name != self.root:  # for a tenant the part of the shared limit counts
+        action = self.outage.choose_action(self.name, self.limit, error)
+        if action != "local" or self.name != self.limiter_name:  # for a tenant the part of the shared limit counts
             return
-        stored = self.outage.local(self.stored.in_force, self.limit.workers)
-        reservation.move_to(stored)
-        sent, longest = monotonic(), reservation.longest
-        answer = stored.store.reserve(stored.terms, reservation.cost, longest)
-        view_of(self.name).hear(sent, answer)
+        stored = self.outage.local_limit(self.stored.in_force, self.limit.workers)
+        reservation.switch_store(stored)
+        sent, max_wait = monotonic(), reservation.max_wait
+        answer = stored.store.reserve(stored.terms, reservation.cost, max_wait)
+        view_of(self.name).record_answer(sent, answer)
         if isinstance(answer, Refused):
-            raise reservation.refused(answer)
-        reservation.slot = stored.note(answer, sent)
+            raise reservation.refuse(answer)
+        reservation.slot = stored.record_booked(answer, sent)
 
 
 @contextmanager
