@@ -137,6 +137,14 @@ class Lease:
         return True
 
     @property
+    def current(self) -> Lease:
+        """The lease itself, or the last of its successors."""
+        lease = self
+        while lease.successor is not None:
+            lease = lease.successor
+        return lease
+
+    @property
     def reaches_timeout(self) -> bool:
         """Whether the lease lasts until the timeout, so that no renewal is left to do."""
         return self.deadline >= self.until - 2 * ROUNDING

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import inspect
 import sys
 import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextvars import ContextVar
 from functools import partial
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import ClassVar, Self, cast
 
 from django_tasklock import backends
@@ -44,6 +45,18 @@ def current_lock() -> TaskLock | None:
     """Return the lock of the innermost ``with`` block or decorated function that runs here."""
     block = lock_block.get()
     return None if block is None else block.lock()
+
+
+_GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
+
+
+def _generator_in(frame: FrameType) -> int:
+    """Return the id of ``frame`` if a generator runs in it, otherwise 0. It is the same at each step of the generator.
+
+    The block of a generator ends where that is closed: in another thread or asyncio task, for example by
+    ``asyncio.wait_for()`` before Python 3.12, at the end of an event loop, or by the garbage collector.
+    """
+    return id(frame) if frame.f_code.co_flags & _GENERATOR else 0
 
 
 class Acquirable(ABC):
@@ -86,6 +99,7 @@ class Acquirable(ABC):
         self.parameters = parameters
         self._acquisitions = acquisitions
         self._on_lost = on_lost
+        self._of_generators: dict[int, list[Lease]] = {}  # of their open blocks, by _generator_in()
 
     # What kind of thing this is
 
@@ -327,12 +341,17 @@ class Acquirable(ABC):
 
     # As a block
 
-    def enter_if_free(self) -> bool:
-        """Run ``acquire()`` and ``enter()``. An exception from a signal handler in between leaves nothing acquired."""
+    def enter_if_free(self, generator: int = 0) -> bool:
+        """Run ``acquire()`` and ``enter()``. An exception from a signal handler in between leaves nothing acquired.
+
+        ``generator``: the generator whose block this is. Its steps, and its end, may run in several threads or tasks.
+        """
         before = self._acquisitions.count()
         try:
             if self.acquire():
-                self.enter()
+                lease = self.enter()
+                if generator:
+                    self._of_generators.setdefault(generator, []).append(lease)
                 return True
         except BaseException:
             if self._acquisitions.count() > before:
@@ -340,12 +359,14 @@ class Acquirable(ABC):
             raise
         return False
 
-    async def aenter_if_free(self) -> bool:
+    async def aenter_if_free(self, generator: int = 0) -> bool:
         """Do what ``enter_if_free`` does, for coroutines."""
         before = self._acquisitions.count()
         try:
             if await self.aacquire():
-                self.enter()
+                lease = self.enter()
+                if generator:
+                    self._of_generators.setdefault(generator, []).append(lease)
                 return True
         except BaseException:
             if self._acquisitions.count() > before:
@@ -356,7 +377,7 @@ class Acquirable(ABC):
     def __enter__(self) -> Self:
         self.on_busy = "raise"
         try:
-            entered = self.enter_if_free()
+            entered = self.enter_if_free(_generator_in(sys._getframe(1)))
         finally:
             self.on_busy = Acquirable.on_busy
         if entered:
@@ -366,19 +387,23 @@ class Acquirable(ABC):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.leave_and_release()
+        self.leave_and_release(generator=_generator_in(sys._getframe(1)))
 
-    def leave_and_release(self, lease: Lease | None = None) -> None:
-        """Leave the block and release the lock. ``lease``: the caller's, where that is known already."""
+    def leave_and_release(self, lease: Lease | None = None, generator: int = 0) -> None:
+        """Leave the block and release the lock.
+
+        ``lease``: the caller's, where that is known already. ``generator``: the generator whose block this is.
+        """
         try:
-            if lease is None:
-                if self._inherited():
-                    return  # a forked child leaves the block of its parent, which still holds the lock
-                lease = self._lease_to_release()
+            if generator:
+                lease = self._lease_of_generator(generator)
+            if self._inherited() if lease is None else lease.inherited:
+                return  # a forked child leaves the block of its parent, which still holds the lock
+            lease = lease or self._lease_to_release()
             self.leave(lease)
             self.release(lease)
         except BaseException:
-            self.abandon()
+            self.abandon(lease)
             raise
 
     def __del__(self) -> None:
@@ -390,7 +415,7 @@ class Acquirable(ABC):
     async def __aenter__(self) -> Self:
         self.on_busy = "raise"
         try:
-            entered = await self.aenter_if_free()
+            entered = await self.aenter_if_free(_generator_in(sys._getframe(1)))
         finally:
             self.on_busy = Acquirable.on_busy
         if entered:
@@ -400,13 +425,31 @@ class Acquirable(ABC):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        lease = None
         try:
-            lease = self._lease_to_release()
+            if generator := _generator_in(sys._getframe(1)):
+                lease = self._lease_of_generator(generator)
+                if lease is not None and lease.inherited:
+                    return
+            lease = lease or self._lease_to_release()
             self.leave(lease)
             await self.arelease(lease)
         except BaseException:
-            self.abandon(later=True)
+            self.abandon(lease, later=True)
             raise
+
+    def _lease_of_generator(self, generator: int) -> Lease | None:
+        """Return the lease of the block that ``generator`` leaves, whichever thread or task entered it.
+
+        ``None`` if it was released inside of the block.
+        """
+        leases = self._of_generators.get(generator)
+        if not leases:
+            return None
+        lease = leases.pop().current
+        if not leases:
+            del self._of_generators[generator]
+        return None if lease.released else lease
 
     def _lease_to_release(self) -> Lease | None:
         """Return the caller's lease, or else the one that the block was entered with.
@@ -417,10 +460,16 @@ class Acquirable(ABC):
         lease = self._acquisitions.find() or self._entered()
         return None if lease is None or lease.released else lease
 
-    def _entered(self) -> Lease | None:
-        """Return the lease that the innermost block here was entered with, if that block is one of this object."""
+    def _entered(self, lease: Lease | None = None) -> Lease | None:
+        """Return the lease that the innermost block here was entered with, if that block is one of this object.
+
+        ``lease``: only if it has the same owner as this one.
+        """
         block = self.current_block.get()
-        return cast(Lease, block.lease) if block is not None and block.lock() is self else None
+        if block is None or block.lock() is not self:
+            return None
+        entered = cast(Lease, block.lease)
+        return entered if lease is None or entered.owner is lease.owner else None
 
     def _inherited(self) -> bool:
         """Tell whether the block was entered by the process that this one was forked from."""
@@ -437,13 +486,13 @@ class Acquirable(ABC):
         heartbeat.forget(lease)
         self._acquisitions.discard(lease)
 
-    def abandon(self, *, later: bool = False) -> None:
+    def abandon(self, lease: Lease | None = None, *, later: bool = False) -> None:
         """Give up the lease that an exception from a signal handler, such as a time limit, kept from being released.
 
-        ``later``: do not wait for the store.
+        ``lease``: by default the caller's. ``later``: do not wait for the store.
         """
-        lease = self._acquisitions.find()
-        if lease is not None and self._acquisitions.count_release(lease):
+        lease = lease or self._acquisitions.find()
+        if lease is not None and not lease.released and self._acquisitions.count_release(lease):
             self._give_up(lease, lease.lease_ms or self.parameters.hold_ms, later)
             block = self.current_block.get()
             if block is not None and block.lease is lease:  # the block has not been left yet
@@ -645,10 +694,14 @@ class TaskLock(Acquirable):
     def leave(self, lease: Lease | None = None) -> None:
         """Undo ``enter``."""
         # The block may have been entered in another context: then it is that of the lease to be released.
-        lease = self._entered() or lease or self._acquisitions.find() or self._block
+        lease = self._entered(lease) or lease or self._acquisitions.find() or self._block
         if lease is not None and lease.entered:
             self._blocks -= 1
-            lock_block.set(lease.entered.pop())  # type: ignore[arg-type]
+            around, block = lease.entered.pop(), lock_block.get()
+            while block is not None and block.lease is not lease:
+                block = block.around
+            if block is not None:  # otherwise the blocks of this context are others
+                lock_block.set(around)  # type: ignore[arg-type]
 
     def info(self) -> LockInfo | None:
         """Return what is known of the current holder; with several names, of the holder of the first that is held.

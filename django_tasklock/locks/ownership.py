@@ -239,9 +239,7 @@ class _Acquisition:
     @property
     def current(self) -> Lease | None:
         """The lease that the owner has now: the last successor of those that were lost."""
-        lease = self.lease
-        while lease is not None and lease.successor is not None:
-            lease = lease.successor
+        lease = None if self.lease is None else self.lease.current
         return None if self.count <= 0 or lease is None or lease.released else lease
 
 

@@ -124,7 +124,7 @@ class ConcurrencyLimiter(Acquirable):
     def leave(self, lease: Lease | None = None) -> None:
         """Undo ``enter``."""
         block = limiter_block.get()
-        if block is not None and block.lock() is self:
+        if block is not None and self._entered(lease) is not None:
             self._blocks -= 1
             limiter_block.set(block.around)
 
