@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import re
+import socket
 import time
 from itertools import pairwise
 
 import pytest
 from celery import Celery, signals
+from celery.exceptions import SoftTimeLimitExceeded
 from celery.utils.time import maybe_iso8601
-from kombu import Exchange, Queue
+from kombu import Connection, Exchange, Producer, Queue
+from kombu.exceptions import EncodeError, OperationalError
 from kombu.transport import memory
 
 from django_tasklock import (
@@ -25,12 +28,14 @@ from django_tasklock import (
 from django_tasklock.celery import spread
 from django_tasklock.celery.message import RECEIVED
 from django_tasklock.celery.rates.turns import countdown
+from django_tasklock.celery.sending import was_not_sent
 from django_tasklock.types import monotonic
 from tests.support.celery_site import rated_tasks
 from tests.support.celery_site.courier import Courier
 from tests.support.guards import held_by_another
 from tests.support.once_app import once_app
 from tests.support.rate_callers import most_within
+from tests.support.redis_server import free_port
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
@@ -350,6 +355,33 @@ class TestSpread:
         assert booked(slow()) == (1, 1)
         assert celery_site.waiting() == 2
 
+    @pytest.mark.parametrize("retry", [True, False])
+    @pytest.mark.parametrize("transport", ["redis", "amqp"])
+    def test_a_broker_that_accepts_no_connection_costs_no_reservation(self, celery_site, transport, retry):
+        with Connection(f"{transport}://127.0.0.1:{free_port()}//") as away, pytest.raises(OperationalError):
+            spread(celery_site.task("rated_slow"), list("abc"), connection=away, retry=retry)
+        assert booked(slow()) == (0, 0)
+
+    def test_a_message_that_cannot_be_encoded_costs_no_reservation(self, celery_site):
+        with pytest.raises(EncodeError):
+            spread(celery_site.task("rated_slow"), ["a", object(), "c"])
+        assert booked(slow()) == (1, 0)
+        assert celery_site.waiting() == 1
+
+    def test_a_message_that_may_have_been_sent_has_its_reservation(self, celery_site, monkeypatch):
+        """The connection was lost: the broker has the message, and the publisher does not know that."""
+        publish = Producer.publish
+
+        def lost(self, *arguments, **options):
+            publish(self, *arguments, **options)
+            raise OperationalError("lost") from ConnectionResetError("lost")
+
+        monkeypatch.setattr(Producer, "publish", lost)
+        with pytest.raises(OperationalError, match="lost"):
+            spread(celery_site.task("rated_slow"), list("ab"))
+        assert booked(slow()) == (1, 0)
+        assert celery_site.waiting() == 1
+
     def test_nothing_is_booked_for_what_is_under_way(self, celery_site):
         """``unique``: the second has the result of the first, and no reservation."""
         first, second = spread(celery_site.task("rated_once"), ["a", "a"])
@@ -369,6 +401,56 @@ class TestSpread:
             spread(celery_site.task("rated_fast"), ["a"], countdown=3)
         with pytest.raises(TaskLockError, match="0 calls or more, not -1"):
             spread(celery_site.task("rated_fast"), -1)
+
+
+def chain_of(*errors):
+    """What kombu raises for the first of these, each of which was raised while the next one was handled."""
+    for error, context in pairwise(errors):
+        error.__context__ = context
+    raised = OperationalError("down")
+    raised.__cause__ = errors[0]
+    return raised
+
+
+@pytest.mark.quick
+class TestWhetherItWasSent:
+    def test_the_broker_accepts_no_connection(self):
+        assert was_not_sent(chain_of(ConnectionRefusedError()), None)
+        assert was_not_sent(chain_of(socket.gaierror("Name or service not known")), None)
+
+    def test_a_connection_that_is_lost_before_the_next_one_is_refused(self):
+        assert not was_not_sent(chain_of(ConnectionRefusedError(), ConnectionResetError()), None)
+        assert not was_not_sent(chain_of(ConnectionResetError()), None)
+
+    def test_what_the_caller_was_handling_says_nothing(self):
+        handled = ConnectionRefusedError()
+        assert not was_not_sent(chain_of(ConnectionResetError(), handled), handled)
+        assert not was_not_sent(chain_of(OSError("Error while reading"), handled), handled)
+        other = ValueError()
+        assert was_not_sent(chain_of(ConnectionRefusedError(), other), other)
+
+    def test_an_interruption(self):
+        struck = SoftTimeLimitExceeded()
+        struck.__context__ = ConnectionRefusedError()
+        assert not was_not_sent(struck, None)
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize(("cause", "left"), [(ConnectionRefusedError("down"), 1), (ConnectionResetError("lost"), 2)])
+def test_a_message_that_cannot_be_sent_again_for_its_turn(name, monkeypatch, cause, left):
+    """It fails with the broker's error, and its reservation is cancelled unless the broker may have it."""
+
+    def failing(self, *arguments, **options):
+        raise OperationalError("the broker is down") from cause
+
+    with once_app() as made:
+        limiter = full(RateLimiter(name, "1/5m"), 1)
+        task = made.task(rate_limited(name, "1/5m")(lambda: "ran"), base=made.app.Task)
+        task.delay()
+        monkeypatch.setattr(Producer, "publish", failing)
+        state, error = made.run()
+        assert (state, str(error)) == ("FAILURE", "the broker is down")
+        assert sum(booked(limiter)) == left
 
 
 class Delaying(memory.Transport):

@@ -105,7 +105,7 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
         for home in (current_owner(), current_owner().permits):
             assert mine not in home or home[mine].released, struck
     assert number > 60
-    get_backend().wire.close()
+    get_backend().wire.clear()
 
     def left() -> list[str]:
         # Whoever is struck as its __exit__ begins never runs it; the lock's object is dropped then.
@@ -313,7 +313,7 @@ signal.signal(signal.SIGTERM, lambda *details: sys.exit(0))
 lock = TaskLock({name!r})
 assert lock.acquire()
 wire = get_backend().wire
-wire.close()
+wire.clear()
 take, struck = wire.take, []
 
 def take_again():

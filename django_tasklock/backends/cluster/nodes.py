@@ -36,7 +36,7 @@ class Node:
         self.aio = AsyncWires(partial(source.async_pool, address))
 
     def close(self) -> None:
-        """Close the idle connections of threads."""
+        """Close the connections of threads, and those in use when they are put back."""
         self.subscribers.close()
         self.wire.close()
 
@@ -57,6 +57,7 @@ class Nodes:
         self._by_slot: dict[int, Node] = {}
         self._looked = 0.0
         self._stale = False
+        self._closed = False
 
     @property
     def known(self) -> bool:
@@ -138,10 +139,13 @@ class Nodes:
         node = self._known.get(address)
         if node is None:
             node = self._known.setdefault(address, Node(self._source, address, self._layout))
+            if self._closed:
+                node.close()
         return node
 
     def close(self) -> None:
-        """Close the idle connections of threads, at all nodes."""
+        """Close the connections of threads at all nodes, and those in use when they are put back."""
+        self._closed = True
         for node in list(self._known.values()):
             with suppress(RedisError, OSError):
                 node.close()

@@ -59,7 +59,7 @@ class ClusterWire:
                 course = course or Course(self.nodes, slot, began, again)
                 pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
-                node.wire.close()  # idle connections are as old as the one that failed
+                node.wire.clear()  # idle connections are as old as the one that failed
             if pause:
                 time.sleep(pause)
 

@@ -238,7 +238,9 @@ class LockStore(LeaseStore):
         return True
 
     def close(self) -> None:
-        """Close the connections. The store can be used again afterwards."""
+        """Close the connections. One that another thread is using is closed when that thread has finished with it. The
+        store can be used again afterwards, for example to release what was acquired before; no connection stays open.
+        """
 
     async def aget(self, name: str) -> Record | None:
         """Do what ``get`` does, for coroutines."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import cached_property
 
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
@@ -63,12 +62,8 @@ class QuorumBackend(LockStore):
         self._listing = Listing(self.verbs)
         self.metrics = QuorumMetrics(self)
         self._ears: Idle[Ears] = Idle(Ears.close)
-        self._settings = settings
-
-    @cached_property
-    def first(self) -> RedisBackend:
+        self.first = RedisBackend(replace(settings, LOCATION=self.instances[0].location))
         """The first instance, which has the limits and permits."""
-        return RedisBackend(replace(self._settings, LOCATION=self.instances[0].location))
 
     @property
     def permits(self) -> Permits:
@@ -173,11 +168,8 @@ class QuorumBackend(LockStore):
 
     def close(self) -> None:
         self.rounds.close()
-        self._ears.clear()
-        for instance in self.instances:
-            instance.close()
-        if "first" in self.__dict__:
-            self.first.close()
+        self._ears.close()
+        self.first.close()
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return await self.arounds.run(self.verbs.acquire(request))

@@ -102,11 +102,6 @@ class Instance:
         """Run ``script`` once."""
         return (await self.aio.call(script, tail, again=False))[0]
 
-    def close(self) -> None:
-        """Let go of what waits."""
-        if "subscribers" in self.__dict__:
-            self.subscribers.close()
-
 
 def instances_of(locations: Sequence[str] | str, keys: QuorumKeys) -> list[Instance]:
     """Return the instances that ``LOCATION`` names. ``ImproperlyConfigured`` unless they can form a majority."""

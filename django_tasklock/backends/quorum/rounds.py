@@ -241,5 +241,5 @@ class Rounds:
         return bundle
 
     def close(self) -> None:
-        """Close all idle connections."""
-        self._idle.clear()
+        """Close all idle connections, and those in use when they are put back."""
+        self._idle.close()

@@ -303,7 +303,6 @@ class RedisBackend(QueueStore, LockStore):
         return bool(self.wire.call(FLAG, self.layout.flag(name) + self.layout.lock(name) + bulk(0))[0])
 
     def close(self) -> None:
-        self._wire = None
         self._connections.close()
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:

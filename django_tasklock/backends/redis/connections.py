@@ -94,7 +94,7 @@ class Connections(Protocol):
         """The connections of this process's event loops."""
 
     def close(self) -> None:
-        """Close the connections of the threads. They are opened again when they are needed."""
+        """Close the connections of the threads, those in use when they are put back. Each later request opens one."""
 
 
 class OneServer:
@@ -105,6 +105,7 @@ class OneServer:
         self._layout = layout
         self._lock = threading.Lock()
         self._made: tuple[Wire, Subscribers] | None = None
+        self._closed = False
         self._acknowledged = Acknowledged(replicas) if replicas else None
         self.aio = AsyncWires(partial(async_pool, location), self._acknowledged)
 
@@ -124,12 +125,19 @@ class OneServer:
                 if (made := self._made) is None:
                     pool = sync_pool(self._location)
                     made = self._made = Wire(pool, self._acknowledged), Subscribers(pool, self._layout)
+                    if self._closed:
+                        _close(made)
         return made
 
     def close(self) -> None:
-        """Close the connections of the threads."""
+        """Close the connections of the threads, and those in use when they are put back."""
         with self._lock:
-            made, self._made = self._made, None
-        if made is not None:
-            made[1].close()
-            made[0].close()
+            self._closed = True
+            if self._made is not None:
+                _close(self._made)
+
+
+def _close(made: tuple[Wire, Subscribers]) -> None:
+    wire, subscribers = made
+    subscribers.close()
+    wire.close()

@@ -62,16 +62,25 @@ class Idle(Generic[T]):
         while (found := self.take()) is not None:
             self._close(found[0])
 
+    def close(self) -> None:
+        """Close all idle connections, and from now on each one that is put back."""
+        self._max_idle = 0  # first, because another thread may be in keep(), which puts back before it checks this
+        self.clear()
+
 
 def make(pool: redis.ConnectionPool) -> Any:
-    """Return a new connection, authenticated, its database selected. An interruption leaves no connection open."""
+    """Return a new connection, authenticated, its database selected. No other connection is left open, nor any after an
+    interruption.
+    """
     connection = pool.connection_class(**pool.connection_kwargs)
     try:
-        connection.connect()
+        try:
+            connection.connect()
+        finally:
+            for sentinels in pools(pool)[1:]:  # rarely needed again, and one of them may have been interrupted
+                sentinels.disconnect(inuse_connections=False)
     except BaseException as error:
         throw_away(connection)
-        for sentinels in pools(pool)[1:]:  # one of these may have been interrupted instead
-            sentinels.disconnect(inuse_connections=False)
         if lost_in_handshake(error) and is_full(connection, error):
             raise redis.ConnectionError(FULL) from error
         raise

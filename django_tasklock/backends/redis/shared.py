@@ -273,7 +273,11 @@ class CurrentConnection:
         try:
             connection = SharedConnection(await make(self._pool))
             if self._greet is not None:
-                await self._greet(connection)
+                try:
+                    await self._greet(connection)
+                except BaseException:
+                    await connection.close()
+                    raise
             self.connection = connection
             return connection
         finally:

@@ -80,8 +80,8 @@ class Subscribers:
         throw_away(subscriber.connection)
 
     def close(self) -> None:
-        """Close the idle connections."""
-        self._idle.clear()
+        """Close the idle connections, and those in use when they are put back."""
+        self._idle.close()
 
 
 @cache  # once per process

@@ -23,7 +23,6 @@ from redis.exceptions import NoScriptError, RedisError
 
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
-from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.reader import reader
 from django_tasklock.backends.redis.script import Script
@@ -178,6 +177,7 @@ class Wire:
         self._pool = pool
         self._idle: Idle[Link] = Idle(_close)
         self._kept = self._idle.kept
+        self._closed = False
         self.acknowledged = acknowledged
         """The replicas that must acknowledge a grant; ``None``: none must."""
         self.grant: Callable[[Script, bytes], tuple[Any, bool]] = self.call if acknowledged is None else self._grant
@@ -199,7 +199,7 @@ class Wire:
             doubt = doubt and not was_answered(error)
             if is_final(error) or (doubt and not again):
                 raise unavailable(error, doubt) from error
-        self._idle.clear()  # the idle connections are as old as the one that failed
+        self.clear()  # the idle connections are as old as the one that failed
         sent = False
         try:
             link = self.take()
@@ -244,17 +244,23 @@ class Wire:
         return Link(make(self._pool))
 
     def keep(self, link: Link) -> None:
-        """Put back a connection that has no reply pending."""
-        if self._kept:
+        """Put back a connection that has no reply pending. It is closed if ``close`` was called."""
+        kept = self._kept
+        if kept:
             self._idle.keep(link)
         else:  # the only idle one: no limit to check, none too old
-            self._kept.append((link, monotonic()))
+            kept.append((link, monotonic()))
+            if self._closed:  # checked after that, because another thread may be in close()
+                self.clear()
 
-    def close(self) -> None:
+    def clear(self) -> None:
         """Close every idle connection."""
         self._idle.clear()
-        for pool in pools(self._pool):
-            pool.disconnect()
+
+    def close(self) -> None:
+        """Close every idle connection, and those in use when they are put back. Each later request opens one."""
+        self._closed = True
+        self._idle.close()
 
 
 def _close(link: Link) -> None:

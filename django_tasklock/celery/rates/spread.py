@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Mapping
 from contextvars import ContextVar
 from itertools import groupby
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.celery.rates.reservations import bound_arguments, rate_limit_of
 from django_tasklock.celery.rates.turns import countdown, reservation_header
+from django_tasklock.celery.sending import was_not_sent
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.reservation import Reservation
@@ -31,7 +33,8 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
     ``calls``: the number of calls without arguments, or the arguments of each: a tuple or list, a dict, or a single
     value. ``sending``: options of ``apply_async``. All are reserved before anything is published, a hundred at a time;
     if the last one would be too far ahead none is, and ``RateLimitExceeded`` is raised. If a call cannot be published,
-    its reservation and all later ones are cancelled.
+    its reservation and all later ones are cancelled. If the connection is lost while a call is published, the broker
+    may have the message, and its reservation counts as used.
     """
     limited = rate_limit_of(task)
     if limited is None:
@@ -69,16 +72,22 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
 def publish(
     task: Any, args: Any, kwargs: Any, limiter: RateLimiter, reservation: Reservation, sending: Mapping[str, Any]
 ) -> AsyncResult[Any]:
-    """Publish one call. Cancel its reservation if such a message is under way already (``unique``)."""
+    """Publish one call. Cancel its reservation if such a message is under way already (``unique``), or if this one is
+    certainly not sent.
+    """
     wait, time = reservation.wait, reservation.time.timestamp()
     token = reservation.move()
     header = [reservation_header({"ticket": token, "time": time})]
-    before = _to_publish.set(header)
+    before, handled = _to_publish.set(header), sys.exception()
+    unused = False
     try:
         return task.apply_async(args, kwargs, **{**sending, "countdown": countdown(task.app, limiter, wait)})  # type: ignore[no-any-return]
+    except Exception as error:
+        unused = was_not_sent(error, handled)
+        raise
     finally:
         _to_publish.reset(before)
-        if header:
+        if header or unused:
             limiter.give_back(token)
 
 

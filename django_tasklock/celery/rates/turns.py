@@ -6,6 +6,7 @@ little before its turn, because one that is later than the limiter's margin has 
 
 from __future__ import annotations
 
+import sys
 from typing import Any, NoReturn
 
 from celery._state import get_current_task, get_current_worker_task
@@ -20,7 +21,7 @@ from django_tasklock.celery.rates.reservations import (
     pop_reservation,
     rate_limit_of,
 )
-from django_tasklock.celery.sending import send
+from django_tasklock.celery.sending import send, was_not_sent
 from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.rates.limiter import RateLimiter
@@ -97,7 +98,13 @@ class Turn:
             remaining = max(0.0, self.timeout - (monotonic() - began) - seconds)
             fields["left"] = remaining
         header = reservation_header(fields, message.retries, self.missed)
-        send(message.to_signature(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
+        handled = sys.exception()
+        try:
+            send(message.to_signature(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
+        except Exception as error:
+            if was_not_sent(error, handled):
+                self.limiter.give_back(fields["ticket"])
+            raise
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 

@@ -1,0 +1,207 @@
+"""A store that is closed while other threads use it: afterwards none of its connections is open."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import redis
+from redis.asyncio.connection import AbstractConnection as AsyncConnection
+from redis.connection import AbstractConnection
+
+from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.redis import CONDITION, pool, wire
+from django_tasklock.backends.redis.location import async_pool
+from django_tasklock.backends.redis.shared import SharedConnection
+from django_tasklock.backends.redis.wire_async import AsyncWires
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import Busy, Released, Renewal, RenewalResult
+from tests.support import environment
+from tests.support.stores import BEYOND, an_ask, clear, granted, make, new_token, stores
+from tests.support.twins import thread_of
+
+NAME = "video:1"
+
+
+@pytest.fixture(params=stores("redis", *BEYOND))
+def kind(request: pytest.FixtureRequest) -> str:
+    """The name of a store, which is empty."""
+    clear(request.param)
+    return request.param
+
+
+@pytest.fixture
+def other(kind: str) -> Iterator[LockStore]:
+    """As another process has it."""
+    found = make(kind)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def opened(other: LockStore, monkeypatch: pytest.MonkeyPatch) -> list[AbstractConnection]:
+    """The connections of redis-py that were made since the test began."""
+    found: list[AbstractConnection] = []
+    init = AbstractConnection.__init__
+
+    def recorded(connection: AbstractConnection, *arguments: Any, **options: Any) -> None:
+        init(connection, *arguments, **options)
+        found.append(connection)
+
+    other.get(NAME)
+    monkeypatch.setattr(AbstractConnection, "__init__", recorded)
+    return found
+
+
+@pytest.fixture
+def backend(kind: str, opened: list[AbstractConnection]) -> Iterator[LockStore]:
+    """As this process has it, used before; the test closes it."""
+    found = make(kind)
+    found.get(NAME)
+    yield found
+    found.close()
+
+
+def still_open(connections: list[AbstractConnection]) -> list[AbstractConnection]:
+    """Those that are open. There must have been some."""
+    assert connections
+    return [connection for connection in connections if connection._sock is not None]
+
+
+def during_requests(patched: pytest.MonkeyPatch, work: Callable[[], object]) -> None:
+    """Let ``work`` be done when a request was sent, and before its connection is put back."""
+
+    def followed(method: Callable[..., Any]) -> Callable[..., Any]:
+        def run(link: wire.Link, packed: bytes) -> Any:
+            result = method(link, packed)
+            work()
+            return result
+
+        return run
+
+    for verb in ("ask", "send"):
+        patched.setattr(wire.Link, verb, followed(getattr(wire.Link, verb)))
+
+
+def test_a_request_that_was_sent_before(
+    backend: LockStore, opened: list[AbstractConnection], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sent, closed = threading.Event(), threading.Event()
+    answers: list[Any] = []
+
+    def wait() -> None:
+        sent.set()
+        assert closed.wait(10)
+
+    during_requests(monkeypatch, wait)
+    thread = thread_of(lambda: answers.append(backend.acquire(an_ask(NAME))))
+    thread.start()
+    assert sent.wait(10)
+    backend.close()
+    closed.set()
+    thread.join(10)
+    assert granted(answers[0])
+    assert not still_open(opened)
+
+
+@pytest.mark.parametrize("idle", ["none is idle", "another is idle"])
+def test_a_connection_that_is_being_put_back(
+    backend: LockStore, opened: list[AbstractConnection], monkeypatch: pytest.MonkeyPatch, idle: str
+) -> None:
+    """The store is closed after it was decided where the connection is put, and before it is there."""
+    if idle == "another is idle":
+
+        def another() -> None:
+            patched.undo()
+            backend.get(NAME)
+
+        patched = pytest.MonkeyPatch()
+        during_requests(patched, another)
+    met: list[bool] = []
+
+    def monotonic() -> float:
+        if not met and sys._getframe(1).f_code.co_name == "keep":
+            met.append(True)
+            backend.close()
+        return time.monotonic()
+
+    monkeypatch.setattr(wire, "monotonic", monotonic)
+    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=monotonic))
+    backend.get(NAME)
+    assert met
+    assert not still_open(opened)
+
+
+def test_requests_that_come_after(backend: LockStore, opened: list[AbstractConnection]) -> None:
+    """Those of a heartbeat, for example, whose holder acquired its lock before the settings were changed."""
+    mine = an_ask(NAME)
+    granted(backend.acquire(mine))
+    backend.close()
+    assert backend.renew([Renewal(NAME, mine.token, 60_000)]) == [RenewalResult.RENEWED]
+    assert backend.permits.members("api") == []
+    assert backend.release(NAME, mine.token) is Released.RELEASED
+    assert not still_open(opened)
+
+
+def test_a_store_that_is_first_used_after(kind: str, opened: list[AbstractConnection]) -> None:
+    backend = make(kind)
+    backend.close()
+    granted(backend.acquire(an_ask(NAME)))
+    assert backend.permits.members("api") == []
+    assert not still_open(opened)
+
+
+@pytest.mark.parametrize("handed_over", [True, False])
+def test_a_waiter(backend: LockStore, other: LockStore, opened: list[AbstractConnection], handed_over: bool) -> None:
+    token = new_token()
+    granted(other.acquire(an_ask(NAME, token)))
+    with backend.waiter(an_ask(NAME)) as waiter:
+        assert isinstance(waiter.acquire(), Busy)
+        backend.close()
+        if handed_over:
+            other.release(NAME, token)
+            assert granted(waiter.wait(10) or waiter.acquire())
+    assert not still_open(opened)
+
+
+def test_a_waiter_that_comes_after(backend: LockStore, other: LockStore, opened: list[AbstractConnection]) -> None:
+    token = new_token()
+    granted(other.acquire(an_ask(NAME, token)))
+    backend.close()
+    with backend.waiter(an_ask(NAME)) as waiter:
+        assert isinstance(waiter.acquire(), Busy)
+        other.release(NAME, token)
+        assert granted(waiter.wait(10) or waiter.acquire())
+    assert not still_open(opened)
+
+
+@pytest.mark.redis
+def test_a_greeting_that_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For example by an instance that is read only: the connection is closed, not left to the garbage collector."""
+    opened: list[AsyncConnection] = []
+    init = AsyncConnection.__init__
+
+    def recorded(connection: AsyncConnection, *arguments: Any, **options: Any) -> None:
+        init(connection, *arguments, **options)
+        opened.append(connection)
+
+    async def refused(connection: SharedConnection) -> None:
+        raise redis.ResponseError("READONLY You can't write against a read only replica.")
+
+    async def main() -> None:
+        wires = AsyncWires(partial(async_pool, os.environ[environment.REDIS]), greet=refused)
+        with pytest.raises(BackendUnavailable):
+            await wires.call(CONDITION, b"")
+        assert opened
+        assert not [connection for connection in opened if connection.is_connected]
+
+    monkeypatch.setattr(AsyncConnection, "__init__", recorded)
+    asyncio.run(main())
