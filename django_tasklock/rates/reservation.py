@@ -16,7 +16,7 @@ from django_tasklock.rates.sleepers import Slot
 from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
-AT_ONCE = 0.001  # seconds: every margin is at least that
+AT_ONCE = 0.001  # seconds: every margin is at least that, and a shorter wait counts as none
 
 
 class Limiter(Protocol):
@@ -240,7 +240,7 @@ class Reservation:
         """Return the seconds to sleep; 0: ask the store; ``None``: the call is allowed."""
         slot = self._open()
         nap = None if slot is None else self.schedule.next(slot)
-        self._waited = self._waited or bool(nap)
+        self._waited = self._waited or (nap or 0) > AT_ONCE
         return nap
 
     def _open(self) -> Slot | None:
