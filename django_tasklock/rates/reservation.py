@@ -16,7 +16,7 @@ from django_tasklock.rates.slots import Slot
 from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
-LEAST_MARGIN = 0.001  # seconds: every margin is at least that
+LEAST_MARGIN = 0.001  # seconds: every margin is at least that, and a shorter wait counts as none
 
 
 class Limiter(Protocol):
@@ -240,7 +240,7 @@ class Reservation:
         """Return the seconds to sleep; 0: ask the store; ``None``: the call is allowed."""
         slot = self._require_booked()
         seconds = None if slot is None else self.slot_wait.next_step(slot)
-        self._waited = self._waited or bool(seconds)
+        self._waited = self._waited or (seconds or 0) > LEAST_MARGIN
         return seconds
 
     def _require_booked(self) -> Slot | None:

@@ -48,7 +48,7 @@ def _locks_in_memory(settings):
     yield
     assert not Scope.active, "a body was not seen to end"
     connection.close()
-    assert figures("default").checked_out == 0
+    eventually(lambda: figures("default").checked_out == 0)
 
 
 def is_open():

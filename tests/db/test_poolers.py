@@ -105,7 +105,7 @@ def test_it_is_one_and_pools_transactions(pooler: PgBouncer) -> None:
 
 
 def test_locks_are_taken_renewed_and_given_back(pooler: PgBouncer) -> None:
-    with TaskLock("report", lease=0.5) as lock:
+    with TaskLock("report", lease=2) as lock:
         due = lock.lease.renew_at
         eventually(lambda: lock.lease.renew_at > due)  # the heartbeat comes through, too
         lock.ensure_held()
@@ -210,6 +210,6 @@ def test_a_guarded_body_ends_with_its_closing_write(pooler: PgBouncer) -> None:
 
 
 def test_the_sweep(pooler: PgBouncer) -> None:
-    assert acquire_task_lock("report", timeout=0.2)
+    assert acquire_task_lock("report", timeout=2)
     eventually(lambda: not is_task_locked("report"))
     assert sweep(dry_run=True) is not None

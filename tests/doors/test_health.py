@@ -63,6 +63,7 @@ def took(call):
 class TestDb:
     def test_healthy(self, client):
         connection.close()
+        eventually(lambda: figures("default").checked_out == 0)
         response = client.get("/health/db")
         assert response.status_code == 200
         assert response["Content-Type"] == "application/json"

@@ -384,7 +384,7 @@ class TestLosing:
                 assert run(lambda: ConcurrencyLimiter("transcode", 1).acquire(blocking=False))
 
     def test_without_a_heartbeat_it_lives_for_its_timeout(self, store):
-        limiter = ConcurrencyLimiter("transcode", 1, timeout=0.15, lease=None)
+        limiter = ConcurrencyLimiter("transcode", 1, timeout=2, lease=None)
         assert limiter.acquire()
         assert limiter.lease.token not in heartbeat
         eventually(lambda: limiter.info().used == 0)

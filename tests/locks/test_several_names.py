@@ -142,7 +142,7 @@ class TestOneLease:
         assert free("a", "b")
 
     def test_the_heartbeat_renews_all(self, store):
-        with TaskLock("a", "b", lease=0.6, timeout=30) as lock:
+        with TaskLock("a", "b", lease=2, timeout=30) as lock:
             first = [record.now + record.ttl for record in get_backend().get_all(lock.names)]
             eventually(
                 lambda: all(
@@ -155,7 +155,7 @@ class TestOneLease:
     @pytest.mark.parametrize("one", ["a", "b"])
     def test_one_that_is_released_by_force_is_the_loss_of_all(self, store, one):
         lost: list[str] = []
-        lock = TaskLock("a", "b", lease=0.6, timeout=30, on_lost=lost.append)
+        lock = TaskLock("a", "b", lease=2, timeout=30, on_lost=lost.append)
         assert lock.acquire()
         assert force_release_task_lock(one)
         with pytest.raises(LockLost, match=r"'a \+ b' is lost"):
@@ -165,7 +165,7 @@ class TestOneLease:
         assert free("a", "b")
 
     def test_one_that_is_asked_for_is_the_lock_that_is_asked_for(self, store):
-        lock = TaskLock("a", "b", lease=0.6, timeout=30)
+        lock = TaskLock("a", "b", lease=2, timeout=30)
         assert lock.acquire()
         assert get_backend().ask_release("b", lock.token)
         eventually(lambda: lock.asked)

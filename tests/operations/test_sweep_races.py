@@ -18,6 +18,7 @@ from django_tasklock.operations.sweep import putback, stream, sweep
 from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.types import Renewal
 from tests.support.guards import GUARD, ONCE, elsewhere, no_guards
+from tests.support.public import raw_redis
 from tests.support.stores import clear, eventually
 from tests.support.sweeping import (
     between_looks,
@@ -67,6 +68,17 @@ def test_a_lock_that_is_renewed_between_the_looks_is_kept(monkeypatch: pytest.Mo
     assert told(swept()) == {"dead": (1, 0, 1, 0)}
     assert get_backend().get(name) is not None
     assert state(row) == ("processing", token, 1)
+
+
+@pytest.mark.redis
+@pytest.mark.parametrize("store", ["redis"], indirect=True)
+def test_an_index_entry_that_is_earlier_than_its_key_is_no_renewal(store: str) -> None:
+    """A server that stalls in its script, after it has read its clock, gives the key that much more than the index."""
+    row, _ = a_dead_one()
+    with raw_redis() as client:
+        client.zincrby("task_lock#index", -500, f"task_lock:video:{row.pk}")
+    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert state(row)[:2] == ("uploading", "")
 
 
 def test_an_overdue_lock_that_is_extended_between_the_looks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,7 +167,7 @@ class TestLose:
 
     def test_it_is_told_once(self, memory: str) -> None:
         told: list[str] = []
-        with TaskLock("report", lease=0.2, on_lost=told.append) as lock:
+        with TaskLock("report", lease=60, on_lost=told.append) as lock:
             testing.lose(lock, "an outage")
             eventually(lambda: lock.lease.token not in heartbeat)
             with pytest.raises(TaskLockError, match="'report' is not held"):

@@ -425,7 +425,7 @@ class TestOff:
             TaskLock("report").acquire()
 
     def test_it_is_held_beyond_its_lease(self) -> None:
-        with TaskLock("report", lease=0.2) as lock:
+        with TaskLock("report", lease=2) as lock:
             due = lock.lease.renew_at
             eventually(lambda: lock.lease.renew_at > due)
             lock.ensure_held()

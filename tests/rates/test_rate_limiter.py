@@ -12,9 +12,11 @@ from email.utils import format_datetime
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.db import connection
 
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
 from django_tasklock.backends import get_backend
+from django_tasklock.db.clock import Now
 from django_tasklock.rates import options as rates_options, reservation as rates_reservation
 from django_tasklock.rates.background import background_work
 from django_tasklock.types import monotonic
@@ -429,9 +431,18 @@ class TestAlgorithms:
         with Received(signals.rate_granted) as granted:
             for _ in range(4):
                 RateLimiter("full", "10/h", algorithm="bucket", burst=4).acquire()
-        assert [one["how"] for one in granted[:4]] == ["at_once"] * 4
+        assert [(one["sender"], one["how"]) for one in granted] == [("full", "at_once")] * 4
         with pytest.raises(TaskLockError, match="bucket of 4"):
             limiter.acquire(cost=5)
+
+    def test_calls_of_one_millisecond_are_at_once(self, store, monkeypatch):
+        """Some databases count milliseconds, and the slots of one are microseconds apart."""
+        if store == "database":
+            monkeypatch.setattr(Now, f"as_{connection.vendor}", lambda *details, **more: ("1800000000000", ()))
+        with Received(signals.rate_granted) as granted:
+            for _ in range(40):
+                RateLimiter("api", "1000/h").acquire()
+        assert {(one["how"], one["wait"]) for one in granted} == {("at_once", 0.0)}
 
     def test_a_cold_start_waits_for_a_window(self):
         limiter = RateLimiter("api", "5/0.2s", cold_start="wait")

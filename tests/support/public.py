@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import pickle
 import signal
@@ -16,7 +15,6 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import redis
-from asgiref.sync import sync_to_async
 from django.conf import settings as django_settings
 from django.db import connections
 from django.dispatch import Signal
@@ -50,8 +48,6 @@ def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
     clear(store)
     yield store
     forget()
-    if store == "database":  # coroutines used it in a thread of asgiref's, which stays, as would its connection
-        asyncio.run(sync_to_async(connections.close_all)())
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from django.core.cache import caches
 from django_tasklock import get_lock_ttl
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings
-from django_tasklock.types import AcquireRequest, Busy, Grant
+from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 from tests.support import cluster, quorum, sentinel
 
 __all__ = [
@@ -28,6 +28,7 @@ __all__ = [
     "Held",
     "an_ask",
     "clear",
+    "end_lease",
     "eventually",
     "granted",
     "make",
@@ -151,6 +152,15 @@ def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
         time.sleep(pause)
         pause = min(pause * 1.2, 0.03)  # what takes long is not to be kept from it by being asked for
     return value
+
+
+def end_lease(lock: Any) -> None:
+    """Let the lease of ``lock`` end now, in its store and for its holder, however slow the machine is."""
+    lease = lock.lease
+    assert lease.backend.extend(lock.name, lease.token, 1, 1)
+    lease.deadline = lease.until = monotonic()
+    assert lock.lost
+    eventually(lambda: lease.backend.get(lock.name) is None)
 
 
 def renewed(name: str) -> None:

@@ -109,13 +109,16 @@ def struck_at(number: int, error: type[BaseException] = Struck) -> Iterator[list
 
     def look(frame: Any, event: str, what: Any) -> None:
         nonlocal count
-        code = frame.f_code
-        if event not in ("call", "c_return") or OURS not in code.co_filename or "__del__" in stack(frame):
-            return  # what is raised in there is lost, whoever raises it
+        if event not in ("call", "c_return") or not frame.f_code.co_filename.startswith(OURS):
+            return
         count += 1
-        if count == number:
-            struck.append(stack(frame))
-            raise error
+        if count < number or struck:
+            return
+        where = stack(frame)
+        if "__del__" in where:
+            return  # an exception that is raised in there is lost
+        struck.append(where)
+        raise error
 
     sys.setprofile(look)
     try:

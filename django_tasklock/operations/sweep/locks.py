@@ -19,8 +19,8 @@ from django_tasklock.operations.sweep.report import Came, Finding, Kind, SweepLo
 from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
 from django_tasklock.types import Record
 
-RENEWED = 20
-"""Milliseconds by which a lease's end must move to count as renewed, because stores round."""
+RENEWED = 1000
+"""Milliseconds by which a lease's end must move to count as renewed: in Redis, keys and index differ by less."""
 
 
 class Suspect(NamedTuple):
