@@ -195,3 +195,20 @@ class TestGevent:
             revoke(celery_site, server, one.result.id, terminate=True)
             one.left("REVOKED", "uploading")
             assert one.told() == ["start", "raised"]
+
+    @pytest.mark.broker
+    def test_cold_shutdown_brings_back_what_it_interrupted(self, celery_site):
+        """Celery's pool reports a killed greenlet as a success."""
+        celery_site.configure(lease=LEASE, visibility_timeout=3, task_acks_late=True, task_reject_on_worker_lost=True)
+        server = celery_site.worker(pool="gevent", concurrency=2)
+        ran = begin(celery_site, sits=True)
+        for one in ran:
+            one.started()
+        server.quit()
+        server.ended()
+        celery_site.worker(pool="gevent", concurrency=2)
+        for one in ran:
+            one.started(2)
+            one.let_go()
+            one.left("SUCCESS", "ready")
+            assert one.told() == ["start", "raised", "start", "end"]
