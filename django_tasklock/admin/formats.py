@@ -12,7 +12,7 @@ from django.utils.safestring import SafeString, mark_safe
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.types import LockInfo
 
 MOMENT = "Y-m-d H:i:s"
@@ -50,7 +50,7 @@ def time_left(info: LockInfo) -> str:
     """Format the time left until a holder's timeout."""
     if info.without_timeout:
         return _("until it is released")
-    return span(info.time_left) if info.time_left > 0 else _("past its timeout")
+    return format_duration(info.time_left) if info.time_left > 0 else _("past its timeout")
 
 
 def bar_of(info: LockInfo) -> Bar | None:

@@ -92,7 +92,7 @@ class Claim:
         Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, and
         ``TaskLockError`` if the guard does not fit the model.
         """
-        where, values = self.guard.claiming(self.model, self.pk, self.token)
+        where, values = self.guard.find_claiming_guards(self.model, self.pk, self.token)
         self.has_columns = TOKEN in values
         connection = connections[self.using]
         ours = not in_callers_transaction(connection)

@@ -130,7 +130,7 @@ class StateGuard:
         where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
 
-    def claiming(self, model: type[Model], pk: Any, token: str) -> tuple[Q, dict[str, Any]]:
+    def find_claiming_guards(self, model: type[Model], pk: Any, token: str) -> tuple[Q, dict[str, Any]]:
         """Return condition and values of the claiming UPDATE of the row ``pk``.
 
         Raises ``TaskLockError`` if one UPDATE cannot check a row of ``model``.

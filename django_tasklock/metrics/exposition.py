@@ -108,7 +108,7 @@ def _of_totals(values: dict[str, dict[tuple[str, ...], Any]], totals: Totals) ->
             values["tasklock_limiter_hold_seconds"][key] = limiter.hold
         for event in ("refused", "cancelled", "pushback", "expired", "forced"):
             values[f"tasklock_limiter_{event}_total"][key] = getattr(limiter, event)
-    for name, several in _by_metric([limiter for limiter in totals.limiters if not limiter.permits]).items():
+    for name, several in _by_metric([limiter for limiter in totals.limiters if not limiter.is_concurrency]).items():
         granted = sum(limiter.granted for limiter in several)
         mean = sum(limiter.wait.seconds for limiter in several) / granted if granted else 0.0
         values[f"{name}_rate_limiter_wait_time"][()] = mean

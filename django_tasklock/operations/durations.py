@@ -7,7 +7,7 @@ from django.utils.translation import gettext as _
 MINUTE, HOUR, DAY = 60, 3600, 86400
 
 
-def span(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """Return the duration in the active language, in its two largest units: ``2 h 4 min``."""
     whole = max(0, int(seconds))
     if whole < MINUTE:

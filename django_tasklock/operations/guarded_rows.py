@@ -58,7 +58,7 @@ def guards_of(model: type[Model]) -> list[Guarded]:
     return found
 
 
-def row_key(model: type[Model], text: str) -> Any:
+def parse_primary_key(model: type[Model], text: str) -> Any:
     """Convert the text of a primary key; raise ``ValidationError``, ``ValueError`` or ``TypeError`` if invalid."""
     field: Any = model._meta.pk
     while field.remote_field:  # the primary key is the link to a parent model
@@ -69,7 +69,7 @@ def row_key(model: type[Model], text: str) -> Any:
     return key
 
 
-def named_row(record: Record) -> tuple[type[Model], Any] | None:
+def resolve_row(record: Record) -> tuple[type[Model], Any] | None:
     """Return the model and primary key of the row that a lock's holder works on; ``None`` if absent or invalid.
 
     The model is the one that has the table. A holder records the key as its caller wrote it: ``7`` and ``"007"`` are
@@ -78,44 +78,44 @@ def named_row(record: Record) -> tuple[type[Model], Any] | None:
     label, _, text = record.holder.row.partition(":")
     try:
         model = table_model(apps.get_model(label))
-        return model, row_key(model, text)
+        return model, parse_primary_key(model, text)
     except (LookupError, ValueError, TypeError, ValidationError, RecursionError):
         return None
 
 
-def row_of(record: Record) -> LockedRow | None:
+def find_locked_row(record: Record) -> LockedRow | None:
     """Return the row of a lock with the guard that claims it; without the guard if it is ambiguous.
 
     ``None`` if the model has neither a guard nor token columns. Raises database errors.
     """
     from django_tasklock.celery.republish import Publisher
 
-    named = named_row(record)
-    if named is None:
+    resolved = resolve_row(record)
+    if resolved is None:
         return None
-    model, pk = named
+    model, pk = resolved
     guards = guards_of(model)
     if not guards and not has_token_columns(model):
         return None
     row = next(iter(read(model, state_columns(guards), [pk])), None)
-    found = [one.guard for one in claimants(record, pk, row, guards, Publisher().task_of)]
+    found = [one.guard for one in find_possible_guards(record, pk, row, guards, Publisher().task_of)]
     if len({guard.field for guard in found}) != 1:
         return LockedRow(model, pk, None, row, []) if has_token_columns(model) else None
-    return LockedRow(model, pk, found[0], row, states_after(found))
+    return LockedRow(model, pk, found[0], row, states_after_release(found))
 
 
-def guard_of(
+def find_guard(
     record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
 ) -> Guarded | None:
     """Return the guard with which the holder of this lock claims its row; ``None`` if several different ones fit.
 
     ``guards``: those of the row's model. ``task_of``: see ``Publisher``.
     """
-    found = claimants(record, pk, row, guards, task_of)
-    return found[0] if found and alike(found) else None
+    found = find_possible_guards(record, pk, row, guards, task_of)
+    return found[0] if found and are_equivalent(found) else None
 
 
-def claimants(
+def find_possible_guards(
     record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
 ) -> list[Guarded]:
     """Return the ``guards`` with which the holder of this lock may have claimed its row.
@@ -124,25 +124,25 @@ def claimants(
     criterion that none of them meets is skipped.
     """
 
-    def of_its_task(one: Guarded) -> bool:
+    def matches_task(one: Guarded) -> bool:
         task = record.holder.task
         return bool(task) and str(getattr(task_of(one.locked), "name", "")) == task
 
-    def with_its_name(one: Guarded) -> bool:
+    def matches_name(one: Guarded) -> bool:
         return lock_name(one, pk) == record.name
 
-    def in_whose_state_it_is(one: Guarded) -> bool:
+    def matches_state(one: Guarded) -> bool:
         return row is not None and row.claimed_by(one.guard)
 
     found = guards
-    for fits in (of_its_task, with_its_name, in_whose_state_it_is):
-        if alike(found):
+    for matches in (matches_task, matches_name, matches_state):
+        if are_equivalent(found):
             break
-        found = [one for one in found if fits(one)] or found
+        found = [one for one in found if matches(one)] or found
     return found
 
 
-def alike(guards: Iterable[Guarded]) -> bool:
+def are_equivalent(guards: Iterable[Guarded]) -> bool:
     """Return whether these guards restore a row in the same way."""
     return len({(one.guard.field, one.guard.claim_as, one.guard.retry) for one in guards}) < 2
 
@@ -166,9 +166,9 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
         return None
 
 
-def row_side(record: Record) -> RowSide | None:
+def read_row_side(record: Record) -> RowSide | None:
     """Return the row of a lock for display; ``None``: neither a guard nor token columns. Raises database errors."""
-    ref, found = row_ref(record), row_of(record)
+    ref, found = row_ref(record), find_locked_row(record)
     if found is None or ref is None:
         return None
     guard, row = found.guard, found.row
@@ -189,7 +189,7 @@ def row_side(record: Record) -> RowSide | None:
     )
 
 
-def states_after(guards: list[StateGuard]) -> list[Any]:
+def states_after_release(guards: list[StateGuard]) -> list[Any]:
     """Return the states that these guards of one column may leave a row in."""
     found: list[Any] = []
     for guard in guards:

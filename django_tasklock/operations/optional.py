@@ -10,10 +10,10 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 _T = TypeVar("_T")
 
 
-def if_supported(ask: Callable[[], _T]) -> _T | None:
-    """Return the result of ``ask``; ``None`` if the store does not support it. Raises ``BackendUnavailable``."""
+def if_supported(call: Callable[[], _T]) -> _T | None:
+    """Return the result of ``call``; ``None`` if the store does not support it. Raises ``BackendUnavailable``."""
     try:
-        return ask()
+        return call()
     except BackendUnavailable:
         raise
     except TaskLockError:

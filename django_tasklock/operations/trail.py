@@ -11,7 +11,7 @@ from django.db import Error, router
 
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.audit import LIMIT_ACTIONS
-from django_tasklock.operations.moments import as_stored, with_zone
+from django_tasklock.operations.datetimes import as_stored, with_zone
 from django_tasklock.operations.values import Act
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_tasklock")
 
-MOST = 1000
+MAX_PAGE_SIZE = 1000
 """The most entries per page, and the number that an export reads at a time."""
 
 
@@ -57,7 +57,7 @@ def acts(name: str | None = None, limit: int = 50, of: Literal["lock", "limit", 
         entries = (
             entries.filter(action__in=LIMIT_ACTIONS) if of == "limit" else entries.exclude(action__in=LIMIT_ACTIONS)
         )
-    return [_act(entry) for entry in entries.order_by("-at", "-id")[:limit]]
+    return [_to_act(entry) for entry in entries.order_by("-at", "-id")[:limit]]
 
 
 def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
@@ -75,12 +75,12 @@ def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: 
 
     Raises database errors, and ``TaskLockError`` for an invalid ``limit``.
     """
-    if not 1 <= limit <= MOST:
-        raise TaskLockError(f"limit must be 1 to {MOST}, not {limit}")
-    entries = _wanted(query)
+    if not 1 <= limit <= MAX_PAGE_SIZE:
+        raise TaskLockError(f"limit must be 1 to {MAX_PAGE_SIZE}, not {limit}")
+    entries = _matching_entries(query)
     if below is not None:
         entries = entries.filter(pk__lt=below)
-    found = [_act(entry) for entry in entries.order_by("-pk")[: limit + 1]]
+    found = [_to_act(entry) for entry in entries.order_by("-pk")[: limit + 1]]
     more = len(found) > limit
     return ActPage(found[:limit], found[limit - 1].number if more else None)
 
@@ -90,15 +90,15 @@ def each_act(query: ActQuery = ActQuery()) -> Iterator[Act]:  # noqa: B008  # fr
 
     Each page is a statement of its own: entries written meanwhile are not included, and nothing is locked.
     """
-    page = list_acts(query, limit=MOST)
+    page = list_acts(query, limit=MAX_PAGE_SIZE)
     while True:
         yield from page.acts
         if page.next is None:
             return
-        page = list_acts(query, below=page.next, limit=MOST)
+        page = list_acts(query, below=page.next, limit=MAX_PAGE_SIZE)
 
 
-def _wanted(query: ActQuery) -> QuerySet[AuditEntry]:
+def _matching_entries(query: ActQuery) -> QuerySet[AuditEntry]:
     from django_tasklock.backends.database.names import in_ascii, key_of
 
     entries = _entries()
@@ -122,7 +122,7 @@ def _entries() -> QuerySet[AuditEntry]:
     return AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
 
 
-def _act(entry: AuditEntry) -> Act:
+def _to_act(entry: AuditEntry) -> Act:
     """Convert an entry, with the whole name if the column is long enough for it."""
     from django_tasklock.backends.database.names import name_of
 

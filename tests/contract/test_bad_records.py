@@ -27,7 +27,7 @@ from django_tasklock.backends.contract.queries import Query
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, list_permits, release_lock, sweep
-from django_tasklock.operations.audit import Deed, record_acts
+from django_tasklock.operations.audit import NewEntry, record_acts
 from django_tasklock.texts import printable
 from django_tasklock.types import Holder
 from tests.support import environment
@@ -209,7 +209,9 @@ class TestChosenTexts:
         assert caplog.messages[-1].endswith("ended: 5")
 
     def test_the_audit_trail(self, db):
-        record_acts(Actor(EVIL), [Deed("video:6", "release", f"it\nhangs {EVIL}" + "x" * 5000, f"released\0 {EVIL}")])
+        record_acts(
+            Actor(EVIL), [NewEntry("video:6", "release", f"it\nhangs {EVIL}" + "x" * 5000, f"released\0 {EVIL}")]
+        )
         [act] = acts("video:6")
         for text in (act.actor, act.reason, act.outcome):
             assert not UNSAFE.search(text)

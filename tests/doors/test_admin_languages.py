@@ -10,7 +10,7 @@ from django.test import Client
 from django.utils.translation import override
 
 from django_tasklock.backends import get_backend
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from tests.support.admin_pages import LIST, acts_on, page_of, words
 from tests.support.stores import an_ask
 from tests.support.translations import catalog, messages_in_code, po_file
@@ -54,9 +54,9 @@ def test_spans_in_both_languages() -> None:
         (90_000, "1 d 1 h", "1 天 1 小时"),
         (-5, "0 s", "0 秒"),
     ):
-        assert span(seconds) == english
+        assert format_duration(seconds) == english
         with override("zh-hans"):
-            assert span(seconds) == chinese
+            assert format_duration(seconds) == chinese
 
 
 @pytest.mark.django_db(transaction=True)

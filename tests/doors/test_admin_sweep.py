@@ -30,7 +30,7 @@ PAGE = f"{LIST}sweep/"
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody acts between the two looks here."""
-    monkeypatch.setattr(stream, "wait", lambda pause: None)
+    monkeypatch.setattr(stream, "sleep", lambda pause: None)
 
 
 def overdue(take: Any, name: str) -> None:
@@ -146,7 +146,7 @@ def test_a_sweep_that_was_not_recorded_shows_no_other_run(operator: Client, requ
 
 
 def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "KEPT", 3)
+    monkeypatch.setattr(runs, "MAX_RUNS", 3)
     for number in range(5):
         operations.sweep(by=Actor(f"beat {number}"))
     assert SweepEntry.objects.count() == 3
@@ -154,7 +154,7 @@ def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_is_not_listed_is_counted(operator: Client, take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "LISTED", 1)
+    monkeypatch.setattr(runs, "MAX_FINDINGS", 1)
     for name in ("a", "b", "c"):
         overdue(take, name)
     operations.sweep(by=Actor("beat"))

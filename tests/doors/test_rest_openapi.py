@@ -163,7 +163,7 @@ class TestWhateverIsSent:
         """That of the test, whose transaction the application must not end: as Django's own client does it. And nobody
         acts between the two looks of a sweep.
         """
-        monkeypatch.setattr(stream, "wait", lambda pause: None)
+        monkeypatch.setattr(stream, "sleep", lambda pause: None)
         signals = request_started, request_finished
         for signal in signals:
             signal.disconnect(close_old_connections)

@@ -51,7 +51,7 @@ SCOPES = {  # of a key: the acts that it may do
 @pytest.fixture(autouse=True)
 def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody acts between the two looks of a sweep here."""
-    monkeypatch.setattr(stream, "wait", lambda pause: None)
+    monkeypatch.setattr(stream, "sleep", lambda pause: None)
 
 
 def at(end: str, *what: Any) -> str:
@@ -198,7 +198,7 @@ class TestSweep:
     def test_one_that_takes_too_long_says_what_was_left(self, by_key: Api, name: str, monkeypatch: Any) -> None:
         """It is not taken for a sweep of everything."""
         lock = overdue(name)
-        monkeypatch.setattr("django_tasklock.rest.records.views.LONGEST_REQUEST", -1.0)
+        monkeypatch.setattr("django_tasklock.rest.records.views.MAX_SECONDS_IN_REQUEST", -1.0)
         report = by_key.post(at("sweep"), {"dry_run": False}).json()["report"]
         assert report["swept"] == 0
         assert any("not everything was looked at" in why for why in report["left_out"])
@@ -213,7 +213,7 @@ class TestSweep:
         clock = [0.0]
         for module in ("sweep", "sweep.options"):
             monkeypatch.setattr(sys.modules[f"django_tasklock.operations.{module}"], "monotonic", lambda: clock[0])
-        monkeypatch.setattr(stream, "wait", lambda pause: clock.__setitem__(0, 99.0))
+        monkeypatch.setattr(stream, "sleep", lambda pause: clock.__setitem__(0, 99.0))
         report = operations.sweep(prefix=name, by=Actor("me"), longest=10)
         assert report.swept == 1
         assert not lock.owned()

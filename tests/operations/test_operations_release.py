@@ -302,7 +302,7 @@ class TestAudit:
         def fails(*args: Any) -> None:
             raise OperationalError("the disk is full")
 
-        monkeypatch.setattr(audit, "keep", fails)
+        monkeypatch.setattr(audit, "store_entries", fails)
         lock = Elsewhere("report:1")
         assert lock.acquire()
         assert release_lock("report:1", by=BY, reason="it hangs").outcome is Outcome.RELEASED

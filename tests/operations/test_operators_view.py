@@ -111,7 +111,7 @@ def test_a_search_goes_on_to_the_end(kind, settings, monkeypatch):
     assert [lock.info.name for lock in first.locks] == ["wanted:1"]
     rest = list_locks(query._replace(offset=first.next))
     assert [lock.info.name for lock in rest.locks] == ["wanted:2"]
-    monkeypatch.setattr("django_tasklock.operations.locks.listing.PATIENCE", -1)
+    monkeypatch.setattr("django_tasklock.operations.locks.listing.SEARCH_SECONDS", -1)
     cut = list_locks(query)
     assert (list(cut.locks), cut.next is not None) == ([], True)
 
@@ -162,7 +162,7 @@ class TestTheAuditTrail:
         ("days", "left"), [(365, ["1", "29", "31"]), (30, ["1", "29"]), (None, ["1", "29", "31", "400", "500"])]
     )
     def test_the_sweep_lets_it_stay_so_long(self, trail, settings, monkeypatch, days: Any, left: list[str]):
-        monkeypatch.setattr(audit, "AT_ONCE", 1)
+        monkeypatch.setattr(audit, "BATCH_SIZE", 1)
         if days != 365:  # which is the default
             settings.TASKLOCK = {**settings.TASKLOCK, "AUDIT_DAYS": days}
         sweep(pause=0, dry_run=True)
@@ -173,18 +173,18 @@ class TestTheAuditTrail:
 
     def test_a_lock_may_be_called_as_a_limiter_is(self):
         for action in ("release", "pause_limit"):
-            audit.record_acts(ME, [audit.Deed("tavily", action, "why", "done")])
+            audit.record_acts(ME, [audit.NewEntry("tavily", action, "why", "done")])
         assert [act.action for act in acts("tavily", of="lock")] == ["release"]
         assert [act.action for act in acts("tavily", of="limit")] == ["pause_limit"]
         assert [act.action for act in acts("tavily")] == ["pause_limit", "release"]
 
     def test_in_bounded_steps(self, trail, monkeypatch):
-        monkeypatch.setattr(audit, "AT_ONCE", 1)
-        monkeypatch.setattr(audit, "STEPS", 2)
+        monkeypatch.setattr(audit, "BATCH_SIZE", 1)
+        monkeypatch.setattr(audit, "MAX_BATCHES", 2)
         sweep(pause=0)
         assert self.left() == ["1", "29", "31"]
-        monkeypatch.setattr(audit, "STEPS", 1)
-        assert audit.forget_old_acts(7) == 1
+        monkeypatch.setattr(audit, "MAX_BATCHES", 1)
+        assert audit.delete_old_entries(7) == 1
         assert self.left() == ["1", "29"]
 
     @pytest.mark.parametrize("wrong", [0, -1, 1.5, "30", True])

@@ -483,7 +483,7 @@ def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any) -> None:
 
 def test_every_lock_is_read_while_they_are_released_and_renewed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases move those up that were not read yet."""
-    monkeypatch.setattr(stream, "PAGE", 10)
+    monkeypatch.setattr(stream, "PAGE_SIZE", 10)
     tokens = {f"lock:{number:03}": hold(f"lock:{number:03}") for number in range(100)}
     stay = {name for number, name in enumerate(tokens) if number % 2}
     seen: list[str] = []

@@ -15,7 +15,7 @@ import pytest
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import republish as requeue
 from django_tasklock.operations import acts, sweep
-from django_tasklock.operations.sweep import putback
+from django_tasklock.operations.sweep import restoring
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support import sweeper
 from tests.support.celery_site.courier import Courier
@@ -293,7 +293,7 @@ def test_a_sweep_that_is_killed_while_it_holds_a_lock_frees_it_in_seconds(celery
     record = get_backend().get(f"plain:{row.pk}")
     assert record is not None
     assert record.ttl is not None
-    assert record.ttl <= putback.MOMENT
+    assert record.ttl <= restoring.BRIEF_LEASE
     assert told(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
     assert state(row) == ("uploading",)
 

@@ -14,7 +14,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
-from django_tasklock.operations.sweep import putback, stream, sweep
+from django_tasklock.operations.sweep import restoring, stream, sweep
 from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.types import Renewal
 from tests.support.guards import GUARD, ONCE, elsewhere, no_guards
@@ -180,14 +180,14 @@ def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatc
     if moment == "the looks":
         between_looks(monkeypatch, claims)
     else:
-        revoke_claim = putback.revoke_claim
+        revoke_claim = restoring.revoke_claim
 
         def revokes(*args: Any) -> bool:
             if not taken:
                 claims()
             return revoke_claim(*args)
 
-        monkeypatch.setattr(putback, "revoke_claim", revokes)
+        monkeypatch.setattr(restoring, "revoke_claim", revokes)
     assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
     taken[0].finish()
     assert state(row)[0] == "ready"
@@ -210,24 +210,24 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
     row = claimed(PlainVideo)
     busy: list[bool] = []
-    revoke_claim = putback.revoke_claim
+    revoke_claim = restoring.revoke_claim
 
     def revokes(*args: Any) -> bool:
         busy.append(get_backend().get(f"plain:{row.pk}") is not None)
         return revoke_claim(*args)
 
-    monkeypatch.setattr(putback, "revoke_claim", revokes)
+    monkeypatch.setattr(restoring, "revoke_claim", revokes)
     assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert busy == [True]
     assert get_backend().get(f"plain:{row.pk}") is None
     row = claimed(PlainVideo)
-    holding = putback.holding
+    holding = restoring.acquire_briefly
 
     def taken(names: Any) -> Any:
         hold(f"plain:{row.pk}")
         return holding(names)
 
-    monkeypatch.setattr(putback, "holding", taken)
+    monkeypatch.setattr(restoring, "acquire_briefly", taken)
     assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
     row.refresh_from_db()
     assert row.status == "processing"
@@ -253,7 +253,7 @@ def test_the_pause_is_kept_between_the_looks(monkeypatch: pytest.MonkeyPatch) ->
 def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [a_dead_one()[0] for _ in range(3)] + [claimed() for _ in range(3)]
     together = threading.Barrier(2, timeout=30)
-    monkeypatch.setattr(stream, "wait", lambda pause: together.wait())
+    monkeypatch.setattr(stream, "sleep", lambda pause: together.wait())
 
     def one() -> Any:
         try:

@@ -36,7 +36,7 @@ def empty() -> None:
 
 @pytest.mark.slow
 def test_bounded_memory_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reports, "LISTED", 100)
+    monkeypatch.setattr(reports, "MAX_FINDINGS", 100)
     url = os.environ[environment.REDIS]
     seed(url, EXPIRED, LIVE, DEAD)
     swept(dry_run=True)  # so that what is imported and cached is
@@ -89,7 +89,9 @@ def test_the_index_is_used_for_claimed_rows(db: None, model: Any, index: str) ->
     if connection.vendor != "sqlite":  # others choose by statistics, which an empty table has none of
         return
     guarded_function(model, guard=ONCE)
-    for _, where, key, _ in Guards(SweepOptions.checked(False, None, "", (), False, Actor("test"), 0.0)).claims():
+    for _, where, key, _ in Guards(
+        SweepOptions.from_arguments(False, None, "", (), False, Actor("test"), 0.0)
+    ).claim_queries():
         plan = model._base_manager.filter(where).order_by(key)[:1000].explain()
         assert f"USING INDEX testapp_{index}" in plan
         assert "TEMP" not in plan, "nothing is sorted"

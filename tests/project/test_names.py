@@ -16,7 +16,7 @@ from django.utils.safestring import mark_safe
 from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, task_lock
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import MAX_LENGTH, NameTemplate, clean, clean_all, parameters_of, strip_prefix
-from django_tasklock.operations.limits.permits import limiter_name
+from django_tasklock.operations.limits.permits import clean_limiter_name
 from tests.testapp.models import Video
 
 PREFIX = "task_lock:"
@@ -98,7 +98,7 @@ class TestClean:
         for made in (TaskLock(name), ConcurrencyLimiter(name, 2), RateLimiter(name, "1/m")):
             assert type(made.name) is str
             assert repr(made.name) == "'nightly'"
-        assert type(limiter_name(name)) is str
+        assert type(clean_limiter_name(name)) is str
         with TaskLock(name), pytest.raises(TaskLockError, match="lock 'nightly' is already held") as caught:
             TaskLock(name).acquire()
         assert type(caught.value.name) is str  # as pickle, JSON and a log line have it

@@ -17,13 +17,13 @@ from typing import Any
 __all__ = ["STEPS", "only", "start"]
 
 STEPS = {
-    "marked": "stream.wait",
-    "before the lock": "locks.take_away",
-    "after the lock": "locks.take_away",
+    "marked": "stream.sleep",
+    "before the lock": "locks.delete_if_held",
+    "after the lock": "locks.delete_if_held",
     "before publishing": "requeue.Publisher.publish",
     "after publishing": "requeue.Publisher.publish",
-    "put back": "putback.RowRestorer.put_back",
-    "holding": "putback.revoke_claim",
+    "put back": "restoring.RowRestorer.restore",
+    "holding": "restoring.revoke_claim",
     "before the message": "stranded.promote",
     "before the audit": "report.record_acts",
 }
@@ -61,23 +61,28 @@ def start(environment: dict[str, str], **asked: Any) -> subprocess.Popen[str]:
 def _die_at(step: str) -> None:
     from django_tasklock.celery import republish as requeue
     from django_tasklock.celery.parking import stranded
-    from django_tasklock.operations.sweep import locks, putback, report, stream
+    from django_tasklock.operations.sweep import locks, report, restoring, stream
 
-    rooms = {
-        "locks": locks, "putback": putback, "requeue": requeue, "report": report, "stranded": stranded, "stream": stream
-    }  # fmt: skip
-    room, *inner, name = STEPS[step].split(".")
-    place: Any = rooms[room]
+    modules = {
+        "locks": locks,
+        "report": report,
+        "requeue": requeue,
+        "restoring": restoring,
+        "stranded": stranded,
+        "stream": stream,
+    }
+    module_name, *inner, name = STEPS[step].split(".")
+    target: Any = modules[module_name]
     for part in inner:
-        place = getattr(place, part)
-    real = getattr(place, name)
+        target = getattr(target, part)
+    original = getattr(target, name)
 
     def struck(*args: Any, **kwargs: Any) -> Any:
         if not (step.startswith("before") or step in ("marked", "holding")):
-            real(*args, **kwargs)
+            original(*args, **kwargs)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    setattr(place, name, struck)
+    setattr(target, name, struck)
 
 
 def main() -> None:

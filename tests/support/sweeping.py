@@ -87,10 +87,10 @@ def between_looks(monkeypatch: Any, happens: Callable[[], object], times: int = 
     """Let something happen after the first look of each class that found anything; the pauses that were asked for."""
     pauses: list[float] = []
 
-    def wait(pause: float) -> None:
+    def sleep(pause: float) -> None:
         pauses.append(pause)
         if len(pauses) <= times:
             happens()
 
-    monkeypatch.setattr(stream, "wait", wait)
+    monkeypatch.setattr(stream, "sleep", sleep)
     return pauses

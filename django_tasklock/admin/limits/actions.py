@@ -13,7 +13,7 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, found_or_404
 from django_tasklock.admin.forms import LimitReasonForm, MemberForm, PauseForm, ShareForm
 from django_tasklock.admin.limits.rows import limit_row, percent, permits_row
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.limits.values import LimitDetail, LimitOutcome, LimitResult
 
 
@@ -106,7 +106,7 @@ def _no_url(name: str) -> str:
 
 
 def _sentence(result: LimitResult) -> tuple[int, str]:
-    values = {"name": result.name, "share": percent(result.share or 0), "span": span(result.seconds)}
+    values = {"name": result.name, "share": percent(result.share or 0), "span": format_duration(result.seconds)}
     if result.outcome is LimitOutcome.RESET:
         text = _("The rate limit “%(name)s” was reset. Whoever waits for it books again.")
     elif result.outcome is LimitOutcome.CHANGED:

@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.admin.formats import NONE, Bar, bar_of, host_and_pid, moment, soft, time_left
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
 from django_tasklock.operations.values import Act
 from django_tasklock.rates.usage import RateUsage, WindowUsage
@@ -100,7 +100,7 @@ def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
         algorithm=view.algorithm,
         windows=() if usage is None else tuple(map(_window, usage.windows)),
         waiting=str(view.waiting),
-        last=_("the last in %(span)s") % {"span": span(usage.tail)} if usage and view.waiting else "",
+        last=_("the last in %(span)s") % {"span": format_duration(usage.tail)} if usage and view.waiting else "",
         next=NONE if usage is None else _("in %(span)s") % {"span": _wait(usage.next)} if usage.next else _("at once"),
         refused=NONE if usage is None else str(usage.refused),
         share=NONE if usage is None else percent(usage.share),
@@ -181,7 +181,7 @@ def _nearly(limit: int) -> str:
 
 
 def _wait(seconds: float) -> str:
-    return span(seconds) if seconds >= 1 else _("less than a second")
+    return format_duration(seconds) if seconds >= 1 else _("less than a second")
 
 
 def _until(usage: RateUsage) -> str:
@@ -193,8 +193,8 @@ def _member(info: LockInfo) -> Member:
         info=info,
         where=host_and_pid(info.holder, info.task, info.task_id),
         since=moment(info.acquired_at),
-        held_for=span(info.held_for),
+        held_for=format_duration(info.held_for),
         left=time_left(info),
         bar=bar_of(info),
-        lease=_("lease: %(span)s") % {"span": span(info.ttl or 0)},
+        lease=_("lease: %(span)s") % {"span": format_duration(info.ttl or 0)},
     )

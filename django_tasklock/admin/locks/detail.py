@@ -15,7 +15,7 @@ from django_tasklock.admin.formats import MOMENT, Fact, moment
 from django_tasklock.admin.locks.rows import Row, lock_row
 from django_tasklock.admin.words import action_label, parked_label
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.metrics import PastHold, last_holds
 from django_tasklock.operations.optional import if_supported
@@ -47,13 +47,15 @@ def show(
         "awaited": explain_awaited(awaited),
         "queue": queue,
         "more_waiting": queue.total - len(queue.waiters),
-        "waiters": [(waiter, moment(waiter.since), span(waiter.waited)) for waiter in queue.waiters],
+        "waiters": [(waiter, moment(waiter.since), format_duration(waiter.waited)) for waiter in queue.waiters],
         "facts": _facts(detail.lock, lock) if detail.lock and lock else [],
         "row_url": admin.row_address(request)(detail.row.ref) if detail.row else "",
         "pairs": _pairs(detail),
         "moment": MOMENT,
         "holds": _holds(detail.name),
-        "parked": [(message, parked_label(message.state), span(message.waited)) for message in detail.parked],
+        "parked": [
+            (message, parked_label(message.state), format_duration(message.waited)) for message in detail.parked
+        ],
         "more_parked": max(0, (detail.lock.parked if detail.lock else 0) - len(detail.parked)),
         "history": [(act, action_label(act.action)) for act in detail.history],
         "release_url": admin.address("release", detail.name),
@@ -95,7 +97,7 @@ def _holds(name: str) -> list[HoldRow]:
         "forced": _("taken away"),
     }
     return [
-        HoldRow(hold, moment(hold.acquired_at), span(hold.held_for), words.get(hold.ended, hold.ended))
+        HoldRow(hold, moment(hold.acquired_at), format_duration(hold.held_for), words.get(hold.ended, hold.ended))
         for hold in if_supported(lambda: last_holds(name)) or ()
     ]
 
@@ -103,7 +105,7 @@ def _holds(name: str) -> list[HoldRow]:
 def _facts(view: LockView, row: Row) -> list[Fact]:
     info = view.info
     if view.state is LockState.ORPHANED:  # the value expired with the lease, so nothing else is known
-        return [Fact(_("Its lease ended"), _("%(span)s ago") % {"span": span(view.lapsed_for or 0)})]
+        return [Fact(_("Its lease ended"), _("%(span)s ago") % {"span": format_duration(view.lapsed_for or 0)})]
     facts = [Fact(_("Holder"), row.where)]
     if view.alive is not None:
         facts.append(Fact(_("Its process"), _("runs") if view.alive else _("has ended")))
@@ -116,11 +118,11 @@ def _facts(view: LockView, row: Row) -> list[Fact]:
         Fact(_("Time left"), row.left),
     ]
     if row.lease:
-        facts.append(Fact(_("Lease"), _("never expires") if info.ttl is None else span(info.ttl)))
+        facts.append(Fact(_("Lease"), _("never expires") if info.ttl is None else format_duration(info.ttl)))
     if row.behind:
         facts.append(Fact(_("Behind it"), row.behind))
     if view.asked_for is not None:
-        facts.append(Fact(_("Asked to give it back"), _("%(span)s ago") % {"span": span(view.asked_for)}))
+        facts.append(Fact(_("Asked to give it back"), _("%(span)s ago") % {"span": format_duration(view.asked_for)}))
     facts.append(Fact(_("Fence"), str(info.fence), code=True))
     if view.instances:
         facts.append(Fact(_("Instances that have it"), str(view.instances)))

@@ -19,7 +19,7 @@ from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.plots import Bars, Series
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage, RateLimit
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.metrics import Gauges, Histogram, HourOfCounts, read_gauges, read_hours
 from django_tasklock.operations.optional import if_supported
 
@@ -193,7 +193,7 @@ def whole(value: float) -> str:
 def seconds(value: float) -> str:
     """Format a duration, including durations under a second."""
     if value >= 10:
-        return span(value)
+        return format_duration(value)
     return _("%(ms)d ms") % {"ms": round(value * 1000)} if value < 1 else _("%(s).1f s") % {"s": value}
 
 
@@ -224,7 +224,7 @@ def _numbers(admin: StoreAdmin, request: HttpRequest, gauges: Gauges) -> list[Nu
         Number(_("Limiters paused"), str(paused), page_of(RateLimit), bool(paused)),
         Number(
             _("Last sweep"),
-            _("%(span)s ago") % {"span": span(age)} if age is not None else NONE,
+            _("%(span)s ago") % {"span": format_duration(age)} if age is not None else NONE,
             admin.address("sweep"),
         ),
     ]

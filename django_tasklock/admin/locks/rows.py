@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.admin.formats import Bar, bar_of, host_and_pid, time_left
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.values import LockState, LockView, RowRef
 
 SYMBOLS = {
@@ -73,7 +73,7 @@ def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
         task=info.task,
         task_id=info.task_id,
         fingerprint=info.fingerprint,
-        held_for=span(info.held_for),
+        held_for=format_duration(info.held_for),
         bar=_bar(view),
         left=_left(view),
         lease=_lease(view),
@@ -92,11 +92,11 @@ def _bar(view: LockView) -> Bar | None:
 
 def _left(view: LockView) -> str:
     if view.state is LockState.ORPHANED:
-        return _("ended %(span)s ago") % {"span": span(view.lapsed_for or 0)}
+        return _("ended %(span)s ago") % {"span": format_duration(view.lapsed_for or 0)}
     if view.info.ttl is None:
         return _("no limit")
     if view.dead:
-        return span(view.info.ttl)  # its lease is not renewed any more
+        return format_duration(view.info.ttl)  # its lease is not renewed any more
     return time_left(view.info)
 
 
@@ -105,7 +105,7 @@ def _lease(view: LockView) -> str:
         return ""
     if view.info.ttl is None:
         return _("never expires")
-    return _("lease: %(span)s") % {"span": span(view.info.ttl)}
+    return _("lease: %(span)s") % {"span": format_duration(view.info.ttl)}
 
 
 def _behind(waiting: int, parked: int) -> str:
@@ -122,5 +122,5 @@ def _notes(view: LockView) -> list[Any]:
     if view.dead:
         notes.append(_("its process has ended"))
     if view.asked_for is not None:
-        notes.append(_("asked to give it back %(span)s ago") % {"span": span(view.asked_for)})
+        notes.append(_("asked to give it back %(span)s ago") % {"span": format_duration(view.asked_for)})
     return notes

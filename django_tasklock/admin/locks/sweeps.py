@@ -17,8 +17,8 @@ from django_tasklock.admin.base import StoreAdmin, offset
 from django_tasklock.admin.formats import NONE, Fact, moment, soft
 from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.durations import span
-from django_tasklock.operations.sweep.options import LONGEST_REQUEST
+from django_tasklock.operations.durations import format_duration
+from django_tasklock.operations.sweep.options import MAX_SECONDS_IN_REQUEST
 from django_tasklock.operations.sweep.report import CLASSES, Kind
 from django_tasklock.operations.sweep.runs import SweepRun
 
@@ -77,7 +77,11 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
         runs, age, unknown = [], None, True
     rows = [
         RunRow(
-            run, moment(run.at), span(run.seconds), admin.address("sweep_run", str(run.number)), in_words(run.report)
+            run,
+            moment(run.at),
+            format_duration(run.seconds),
+            admin.address("sweep_run", str(run.number)),
+            in_words(run.report),
         )
         for run in runs
     ]
@@ -85,7 +89,7 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
         "form": form,
         "rows": rows,
         "unknown": unknown,
-        "ago": "" if age is None else _("%(span)s ago") % {"span": span(age)},
+        "ago": "" if age is None else _("%(span)s ago") % {"span": format_duration(age)},
     }
     return admin.page(request, "sweep", _("Sweep"), **context)
 
@@ -97,7 +101,7 @@ def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResp
             dry_run=given["dry_run"],
             prefix=given["begins"],
             by=admin.actor(request),
-            longest=LONGEST_REQUEST,
+            longest=MAX_SECONDS_IN_REQUEST,
         )
     except BackendUnavailable:
         raise
@@ -126,7 +130,7 @@ def _report(
         *facts,
         Fact(_("Put right"), str(report.get("swept", 0))),
         Fact(_("Published again"), str(report.get("published", 0))),
-        Fact(_("Took"), span(report.get("seconds", 0))),
+        Fact(_("Took"), format_duration(report.get("seconds", 0))),
         Fact(
             _("Looked at"), ", ".join(f"{number} {_looked(what)}" for what, number in looked.items() if number) or NONE
         ),

@@ -17,7 +17,7 @@ from django_tasklock.admin.formats import Fact, moment, soft
 from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.words import parked_label, parked_labels
 from django_tasklock.models import Lock
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView
 
 SYMBOLS = {"parked": "‖", "promoted": "▸", "running": "●", "ended": "○", "superseded": "○", "dead": "✕"}
@@ -108,7 +108,7 @@ def row_of(admin: StoreAdmin, request: HttpRequest, view: ParkedView) -> Message
         look=LOOKS.get(info.state, "idle"),
         symbol=SYMBOLS.get(info.state, "○"),
         word=parked_label(info.state),
-        waited=span(info.waited),
+        waited=format_duration(info.waited),
     )
 
 

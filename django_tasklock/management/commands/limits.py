@@ -18,7 +18,7 @@ from django_tasklock.management.terminal import (
     in_line as act_in_line,
     until_closed,
 )
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
 from django_tasklock.texts import printable
 
@@ -87,8 +87,10 @@ class Command(BaseCommand):
         if detail.permits is not None:
             self.stdout.write(permits_in_line(detail.permits))
             for member in detail.permits.members:
-                left = "until it is released" if member.without_timeout else f"{span(member.time_left)} left"
-                self.stdout.write(f"  {member.fingerprint} {member.holder}, for {span(member.held_for)}, {left}")
+                left = "until it is released" if member.without_timeout else f"{format_duration(member.time_left)} left"
+                self.stdout.write(
+                    f"  {member.fingerprint} {member.holder}, for {format_duration(member.held_for)}, {left}"
+                )
         for act in detail.history:
             self.stdout.write(act_in_line(act))
 
@@ -120,7 +122,7 @@ def in_line(view: LimitView) -> str:
     if view.usage is None:
         return f"{printable(view.name)}  {view.state}"
     windows = ", ".join(f"{one.rate}: {one.used} of {one.limit}, {one.ahead} ahead" for one in view.usage.windows)
-    more = f"  paused for {span(view.usage.paused)}" if view.usage.paused else ""
+    more = f"  paused for {format_duration(view.usage.paused)}" if view.usage.paused else ""
     more += f"  {view.usage.share:.0%} in force" if view.usage.share < 1 else ""
     more += f"  {view.tenants} tenants" if view.tenants else ""
     return f"{printable(view.name)}  {view.state}  {windows}  {view.usage.refused} refused{more}"
@@ -136,7 +138,7 @@ def in_words(result: LimitResult) -> str:
     return {
         LimitOutcome.RESET: f"{result.name!r} was reset.",
         LimitOutcome.CHANGED: f"Of {result.name!r} {(result.share or 0) * 100:g} % is in force now.",
-        LimitOutcome.PAUSED: f"{result.name!r} is paused: nobody goes for {span(result.seconds)}.",
+        LimitOutcome.PAUSED: f"{result.name!r} is paused: nobody goes for {format_duration(result.seconds)}.",
         LimitOutcome.RESUMED: f"{result.name!r} goes on.",
         LimitOutcome.NOT_PAUSED: f"Nothing was done: {result.name!r} is not paused.",
         LimitOutcome.RELEASED: f"The permit of {result.name!r} was released.",

@@ -53,11 +53,11 @@ class Command(BaseCommand):
         found = parked_messages(options["name"], state=options["state"], limit=options["limit"])
         reasons = Reasons(found)
         if options["json"]:
-            messages = [{**as_plain(one), "why": reasons.of(one)} for one in found]
+            messages = [{**as_plain(one), "why": reasons.explain(one)} for one in found]
             self.stdout.write(json.dumps({"messages": messages}, indent=2, default=str))
             return
         for one in found:
-            why = " ".join(reasons.of(one))
+            why = " ".join(reasons.explain(one))
             self.stdout.write(f"{one.name}: {one.task}[{one.task_id}] {one.state}, {one.waited:.0f} s: {why}")
 
     def _act(self, options: dict[str, Any]) -> None:

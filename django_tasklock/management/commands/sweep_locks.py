@@ -12,7 +12,7 @@ from django.db import Error
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.management.terminal import DOWN, actor, check_texts, until_closed
-from django_tasklock.operations.sweep import CLASSES, PAUSE, Came, Kind, SweepReport, sweep
+from django_tasklock.operations.sweep import CLASSES, PAUSE, FindingOutcome, Kind, SweepReport, sweep
 from django_tasklock.texts import printable
 
 LINES = 20
@@ -123,10 +123,10 @@ class Command(BaseCommand):
     def _tell_findings(self, report: SweepReport, verbosity: int) -> None:
         listed = report.findings if verbosity > 1 else report.findings[:LINES]
         for finding in listed:
-            if finding.came is Came.CHANGED and verbosity < 3:
+            if finding.came is FindingOutcome.CHANGED and verbosity < 3:
                 continue
             where = printable(" ".join(filter(None, [finding.name, finding.row and f"({finding.row})"])), 600)
-            style = self.style.WARNING if finding.came is Came.KEPT else str
+            style = self.style.WARNING if finding.came is FindingOutcome.KEPT else str
             holder = f" [{finding.holder}]" if verbosity > 1 and finding.holder else ""
             back = "would be put back" if report.dry_run else "put back"
             more = f"; row {back}" if finding.put_back and finding.kind is not Kind.ABANDONED else ""

@@ -13,7 +13,7 @@ from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, 
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import Actor
 
-INDEXED = 5000  # names read from the store's index
+MAX_NAMES = 5000  # names read from the store's index
 
 
 def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
@@ -22,8 +22,8 @@ def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
     Raises ``TaskLockError`` if the store has no permits, and ``BackendUnavailable``.
     """
     store = get_backend().permits
-    names = sorted(name for name in store.names(INDEXED) if text.lower() in name.lower())
-    found = (permits_view(store, name) for name in names[:limit])
+    names = sorted(name for name in store.names(MAX_NAMES) if text.lower() in name.lower())
+    found = (read_permits(store, name) for name in names[:limit])
     return PermitsPage([view for view in found if view is not None], len(names) > limit)
 
 
@@ -32,7 +32,7 @@ def get_permits(name: str) -> PermitsView | None:
 
     Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a store without permits.
     """
-    return permits_view(get_backend().permits, bare_name(name))
+    return read_permits(get_backend().permits, bare_name(name))
 
 
 def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> LimitResult:
@@ -50,7 +50,7 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
     return LimitResult(limiter.name, LimitOutcome.RELEASED, member=removed)
 
 
-def limiter_name(name: str) -> str:
+def clean_limiter_name(name: str) -> str:
     """Return ``name`` if it is a valid name of a limiter or of its tenant. Raises ``TaskLockError`` with the reason."""
     limiter, tenant = split_tenant(name)
     limiter = clean(limiter)
@@ -59,12 +59,12 @@ def limiter_name(name: str) -> str:
     return limiter if tenant is None else f"{limiter}{TENANT}{tenant}"
 
 
-def permits_or_none(name: str) -> PermitsView | None:
+def read_permits_if_supported(name: str) -> PermitsView | None:
     """Return the permits of this name; ``None`` if none is taken or the store has no permits."""
-    return if_supported(lambda: permits_view(get_backend().permits, name))
+    return if_supported(lambda: read_permits(get_backend().permits, name))
 
 
-def permits_view(store: Permits, name: str) -> PermitsView | None:
+def read_permits(store: Permits, name: str) -> PermitsView | None:
     """Return the permits of this name; ``None`` if none is taken."""
     members = store.members(name)
     if not members:

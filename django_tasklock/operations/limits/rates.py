@@ -16,7 +16,7 @@ from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, sp
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.audit import Attempt
-from django_tasklock.operations.limits.permits import limiter_name, permits_or_none
+from django_tasklock.operations.limits.permits import clean_limiter_name, read_permits_if_supported
 from django_tasklock.operations.limits.values import (
     LimitDetail,
     LimitOutcome,
@@ -31,10 +31,10 @@ from django_tasklock.rates.limiter_view import record_change
 from django_tasklock.rates.options import check_share, parse_options
 from django_tasklock.rates.usage import RateUsage, usage_of
 
-MOST = 200  # limiters per page: each costs one request to the store
-INDEXED = 5000  # names read from the store's index
-TENANTS = 100  # tenants listed per limiter
-WHOLE = 1_000_000
+MAX_PAGE_SIZE = 200  # limiters per page: each costs one request to the store
+MAX_NAMES = 5000  # names read from the store's index
+MAX_TENANTS = 100  # tenants listed per limiter
+FULL_SHARE = 1_000_000
 LONGEST_PAUSE = 604_800
 """Seconds: a week."""
 
@@ -47,25 +47,27 @@ def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, lim
     Tenants are counted, not listed. Raises ``TaskLockError`` if the store has no rate limits or the page is invalid,
     and ``BackendUnavailable``.
     """
-    if not 1 <= limit <= MOST or offset < 0:
-        raise TaskLockError(f"limit must be 1 to {MOST} and offset 0 or more, not {limit} and {offset}")
+    if not 1 <= limit <= MAX_PAGE_SIZE or offset < 0:
+        raise TaskLockError(f"limit must be 1 to {MAX_PAGE_SIZE} and offset 0 or more, not {limit} and {offset}")
     store = get_backend().rates
-    indexed = store.names(INDEXED)
-    tenants = Counter(split_tenant(known)[0] for known in indexed if TENANT in known)
+    indexed = store.names(MAX_NAMES)
+    tenants = Counter(split_tenant(each)[0] for each in indexed if TENANT in each)
     # A tenant's slot is booked before the shared one, so for a while only the tenant may be in the index.
-    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(split_tenant(known)[0] for known in indexed)]))
+    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(split_tenant(each)[0] for each in indexed)]))
     if name is not None:
         names = [name] if name in names or name in indexed else []
-    found = [known for known in names if text.lower() in known.lower()]
-    if len(found) <= MOST:  # sort by state, which costs a request for each; longer lists are not sorted
-        views = sorted(_views(store, found, tenants), key=lambda view: _RANK[view.state])[offset : offset + limit]
+    found = [each for each in names if text.lower() in each.lower()]
+    if len(found) <= MAX_PAGE_SIZE:  # sort by state, which costs a request for each; longer lists are not sorted
+        views = sorted(_read_views(store, found, tenants), key=lambda view: _STATE_ORDER[view.state])[
+            offset : offset + limit
+        ]
     else:
-        views = _views(store, found[offset : offset + limit], tenants)
+        views = _read_views(store, found[offset : offset + limit], tenants)
     following = offset + limit
     return LimitPage(views, len(found), following if following < len(found) else None)
 
 
-_RANK = {LimitState.PAUSED: 0, LimitState.FULL: 1, LimitState.OPEN: 2, LimitState.IDLE: 3}
+_STATE_ORDER = {LimitState.PAUSED: 0, LimitState.FULL: 1, LimitState.OPEN: 2, LimitState.IDLE: 3}
 
 
 def get_limit(name: str) -> LimitDetail:
@@ -73,15 +75,15 @@ def get_limit(name: str) -> LimitDetail:
 
     Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a store that has neither.
     """
-    name = limiter_name(name)
+    name = clean_limiter_name(name)
     store = get_backend().rates
-    indexed = store.names(INDEXED)
-    tenants = [known for known in indexed if known.startswith(name + TENANT)]
-    known = name in indexed or name in get_settings().RATE_LIMITS or tenants or _terms(store, [name])
-    [limit] = _views(store, [name], {name: len(tenants)}) if known else [None]
-    shown = _views(store, tenants[:TENANTS], {})
+    indexed = store.names(MAX_NAMES)
+    tenants = [each for each in indexed if each.startswith(name + TENANT)]
+    known = name in indexed or name in get_settings().RATE_LIMITS or tenants or _read_terms(store, [name])
+    [limit] = _read_views(store, [name], {name: len(tenants)}) if known else [None]
+    tenant_views = _read_views(store, tenants[:MAX_TENANTS], {})
     history = recent_acts(name, "limit")
-    return LimitDetail(name, limit, shown, permits_or_none(name), history, _paused_by(limit, history))
+    return LimitDetail(name, limit, tenant_views, read_permits_if_supported(name), history, _find_pause(limit, history))
 
 
 def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
@@ -89,16 +91,18 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
 
     The limiter's tenants have books of their own, which stay. Raises as ``get_limit`` does.
     """
-    known = _known(name)
+    known = _find_known_limit(name)
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
-    said = ", ".join(f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows)
+    usage_before = ", ".join(
+        f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows
+    )
     attempt = Attempt(by, "reset_limit", name, reason)
     with attempt, attempt:
         store.reset(terms)
         record_change(name)
-        attempt.outcome = f"reset; before: {said}"
+        attempt.outcome = f"reset; before: {usage_before}"
     return LimitResult(name, LimitOutcome.RESET, 1.0, before.share)
 
 
@@ -108,13 +112,13 @@ def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> Lim
     Raises as ``get_limit`` does, and ``TaskLockError`` for an invalid share.
     """
     check_share(share)
-    known = _known(name)
+    known = _find_known_limit(name)
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
     attempt = Attempt(by, "change_limit", name, reason)
     with attempt, attempt:
-        store.adjust(terms, round(share * WHOLE))
+        store.adjust(terms, round(share * FULL_SHARE))
         rates = ", ".join(map(str, terms.rates))
         attempt.outcome = f"changed from {before.share * 100:g} % to {share * 100:g} % of {rates}"
     return LimitResult(name, LimitOutcome.CHANGED, float(share), before.share)
@@ -128,7 +132,7 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
     """
     if type(seconds) not in (int, float) or not 1 <= seconds <= LONGEST_PAUSE:
         raise TaskLockError(f"a limiter is paused for 1 to {LONGEST_PAUSE} seconds, not {seconds!r}")
-    known = _known(name)
+    known = _find_known_limit(name)
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
@@ -146,7 +150,7 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
 
     Raises as ``get_limit`` does.
     """
-    known = _known(name)
+    known = _find_known_limit(name)
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
@@ -160,7 +164,7 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 
 
-class _Known(NamedTuple):
+class _KnownLimit(NamedTuple):
     """A limiter with its terms and its present usage."""
 
     store: RateStore
@@ -168,13 +172,13 @@ class _Known(NamedTuple):
     usage: RateUsage
 
 
-def _known(name: str) -> _Known | None:
-    name, store = limiter_name(name), get_backend().rates
-    terms = _terms(store, [name]).get(name)
-    return None if terms is None else _Known(store, terms, usage_of(terms, store.usage(terms)))
+def _find_known_limit(name: str) -> _KnownLimit | None:
+    name, store = clean_limiter_name(name), get_backend().rates
+    terms = _read_terms(store, [name]).get(name)
+    return None if terms is None else _KnownLimit(store, terms, usage_of(terms, store.usage(terms)))
 
 
-def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
+def _read_terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
     """Return the terms that the last callers stored, or else those of the settings."""
     found = dict(store.terms(names))
     configured = get_settings().RATE_LIMITS
@@ -190,12 +194,12 @@ def _terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
     return found
 
 
-def _views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -> list[LimitView]:
-    terms = _terms(store, names)
-    return [_view(store, name, terms.get(name), tenants.get(name, 0)) for name in names]
+def _read_views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -> list[LimitView]:
+    terms = _read_terms(store, names)
+    return [_read_view(store, name, terms.get(name), tenants.get(name, 0)) for name in names]
 
 
-def _view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
+def _read_view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
     limiter, tenant = split_tenant(name)
     usage = None if terms is None else usage_of(terms, store.usage(terms))
     return LimitView(
@@ -205,14 +209,14 @@ def _view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> Lim
         configured=name in get_settings().RATE_LIMITS,
         algorithm="" if terms is None else terms.algorithm,
         rates=() if terms is None else tuple(map(str, terms.rates)),
-        state=_state(usage),
+        state=_state_of(usage),
         usage=usage,
-        waiting=0 if usage is None else _waiting(usage),
+        waiting=0 if usage is None else _count_waiting(usage),
         tenants=tenants,
     )
 
 
-def _state(usage: RateUsage | None) -> LimitState:
+def _state_of(usage: RateUsage | None) -> LimitState:
     if usage is None:
         return LimitState.IDLE
     if usage.paused:
@@ -220,18 +224,18 @@ def _state(usage: RateUsage | None) -> LimitState:
     return LimitState.FULL if usage.next > 0 else LimitState.OPEN
 
 
-def _waiting(usage: RateUsage) -> int:
+def _count_waiting(usage: RateUsage) -> int:
     ahead = max(window.ahead for window in usage.windows)
     if ahead:
         return max(0, ahead - usage.free)
     # Paced limiters and buckets store when the last caller may proceed, not how many precede it.
-    span = max(0.0, usage.tail - usage.paused)
-    return max(1, *(round(span * window.limit / window.window) for window in usage.windows)) if span else 0
+    delay = max(0.0, usage.tail - usage.paused)
+    return max(1, *(round(delay * window.limit / window.window) for window in usage.windows)) if delay else 0
 
 
-def _paused_by(limit: LimitView | None, history: Sequence[Act]) -> Act | None:
+def _find_pause(limit: LimitView | None, history: Sequence[Act]) -> Act | None:
     if limit is None or limit.state is not LimitState.PAUSED:
         return None
-    stops = ("pause_limit", "resume_limit", "reset_limit")
-    last = next((act for act in history if act.action in stops), None)
+    pause_actions = ("pause_limit", "resume_limit", "reset_limit")
+    last = next((act for act in history if act.action in pause_actions), None)
     return last if last is not None and last.action == "pause_limit" else None

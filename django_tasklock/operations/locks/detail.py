@@ -11,9 +11,9 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import bare_name
-from django_tasklock.operations.guarded_rows import row_ref, row_side
-from django_tasklock.operations.locks.explanation import explain
-from django_tasklock.operations.locks.listing import parked_behind, view
+from django_tasklock.operations.guarded_rows import read_row_side, row_ref
+from django_tasklock.operations.locks.explanation import explain_lock
+from django_tasklock.operations.locks.listing import count_parked_behind, lock_view
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import LockDetail, LockView, RowSide
@@ -21,7 +21,7 @@ from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
 
-LISTED = 100
+MAX_PARKED = 100
 """Parked messages listed per lock; all of them are counted."""
 
 
@@ -35,43 +35,43 @@ def get_lock(name: str) -> LockDetail:
 
     bare = bare_name(name)
     record = get_backend().get(bare)
-    orphaned = None if record is not None else _orphaned(bare)
+    orphaned = None if record is not None else _find_orphaned(bare)
     try:
-        parked = parked_messages(bare, limit=LISTED)
+        parked = parked_messages(bare, limit=MAX_PARKED)
     except (BackendUnavailable, ImproperlyConfigured) as error:
         logger.warning("lock %r: what is parked is not known: %s", bare, error)
         parked = []
-    known = record or orphaned
+    entry = record or orphaned
     waiting = sum(message.state in ("parked", "promoted") for message in parked)
-    if len(parked) == LISTED:
-        waiting = parked_behind([bare]).get(bare, waiting)
-    lock = None if known is None else view(known, waiting, known is orphaned)
-    row = None if record is None else _row(record)
-    return LockDetail(bare, lock, explain(known, lock, row, waiting), row, parked, recent_acts(bare, "lock"))
+    if len(parked) == MAX_PARKED:
+        waiting = count_parked_behind([bare]).get(bare, waiting)
+    lock = None if entry is None else lock_view(entry, waiting, entry is orphaned)
+    row = None if record is None else _read_row(record)
+    return LockDetail(bare, lock, explain_lock(entry, lock, row, waiting), row, parked, recent_acts(bare, "lock"))
 
 
 def find_lock(name: str) -> LockView | None:
     """Return the lock if it is held, in one round trip, without counting messages. Raises as ``get_lock`` does."""
     record = get_backend().get(bare_name(name))
-    return None if record is None else view(record, 0)
+    return None if record is None else lock_view(record, 0)
 
 
 def find_row(name: str) -> RowSide | None:
     """Return the guarded row of the lock ``name``, without the rest of ``get_lock``. Raises as ``get_lock`` does."""
     bare = bare_name(name)
     record = get_backend().get(bare)
-    return None if record is None else _row(record)
+    return None if record is None else _read_row(record)
 
 
-def _orphaned(name: str) -> Record | None:
+def _find_orphaned(name: str) -> Record | None:
     """Return the orphaned entry of this name, if it is among the first hundred that match it."""
     page = if_supported(lambda: get_backend().page(Query("orphaned", text=name, limit=100)))
     return None if page is None else next((record for record in page.records if record.name == name), None)
 
 
-def _row(record: Record) -> RowSide | None:
+def _read_row(record: Record) -> RowSide | None:
     try:
-        return row_side(record)
+        return read_row_side(record)
     except Error as error:
         logger.warning("lock %r: its row %s could not be read: %s", record.name, row_ref(record), error)
         return None

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.locks.waiting import Awaited
 from django_tasklock.operations.values import LockState, LockView, RowSide
 from django_tasklock.texts import printable
 from django_tasklock.types import Record
 
 
-def explain(
+def explain_lock(
     record: Record | None,
     lock: LockView | None,
     row: RowSide | None,
@@ -29,12 +29,12 @@ def explain(
                 "It is free: its last holder let its lease end %(ago)s ago without giving it back, so it died, was"
                 " frozen, or lost touch with the store. The entry stays until somebody takes the lock or it is swept."
             )
-            % {"ago": _span(lock.lapsed_for)}
+            % {"ago": _format_optional_duration(lock.lapsed_for)}
         )
     else:
-        found += _held(record, lock)
-        found += _row(lock, row)
-    found += _queue(lock, parked)
+        found += _explain_holder(record, lock)
+        found += _explain_row(lock, row)
+    found += _explain_queue(lock, parked)
     return found
 
 
@@ -42,7 +42,7 @@ def explain_awaited(found: Sequence[Awaited]) -> list[str]:
     """Return, in sentences, what the holder of a lock waits for."""
     sentences = []
     for one in found:
-        values = {"name": one.name, "span": span(one.waited), "holder": one.held_by}
+        values = {"name": one.name, "span": format_duration(one.waited), "holder": one.held_by}
         if one.deadlock:
             text = _(
                 "Its holder waits for the lock “%(name)s”, which %(holder)s has, who waits for this one: neither goes"
@@ -62,16 +62,16 @@ def explain_awaited(found: Sequence[Awaited]) -> list[str]:
     return sentences
 
 
-def _held(record: Record, lock: LockView) -> list[str]:
+def _explain_holder(record: Record, lock: LockView) -> list[str]:
     info = lock.info
     values = {
         "holder": info.holder,
         "host": printable(record.holder.host),
         "pid": record.holder.pid,
-        "held": _span(info.held_for),
-        "ttl": _span(info.ttl),
-        "left": _span(info.time_left),
-        "ago": _span(lock.asked_for),
+        "held": _format_optional_duration(info.held_for),
+        "ttl": _format_optional_duration(info.ttl),
+        "left": _format_optional_duration(info.time_left),
+        "ago": _format_optional_duration(lock.asked_for),
     }
     if not record.token:
         first = _("Its value was put there by other means than this library, so who has it is not known.")
@@ -103,7 +103,7 @@ def _held(record: Record, lock: LockView) -> list[str]:
     return found
 
 
-def _row(lock: LockView, row: RowSide | None) -> list[str]:
+def _explain_row(lock: LockView, row: RowSide | None) -> list[str]:
     if lock.row is None:
         return []
     values = {"row": str(lock.row), "state": "" if row is None else str(row.state)}
@@ -126,19 +126,19 @@ def _row(lock: LockView, row: RowSide | None) -> list[str]:
     ]
 
 
-def _queue(lock: LockView | None, kept: int) -> list[str]:
+def _explain_queue(lock: LockView | None, parked: int) -> list[str]:
     found = []
     waiting = 0 if lock is None else lock.info.waiting
     if waiting:
         text = ngettext("%(n)d caller waits for it.", "%(n)d callers wait for it.", waiting)
         found.append(text % {"n": waiting})
-    if kept:
-        text = ngettext("%(n)d message is parked behind it.", "%(n)d messages are parked behind it.", kept)
-        found.append(text % {"n": kept})
+    if parked:
+        text = ngettext("%(n)d message is parked behind it.", "%(n)d messages are parked behind it.", parked)
+        found.append(text % {"n": parked})
         if lock is None or lock.state is LockState.ORPHANED:
             found.append(_("A worker sends the next one within seconds; if none does, no worker of the project runs."))
     return found
 
 
-def _span(value: float | None) -> str:
-    return "∞" if value is None else span(value)
+def _format_optional_duration(value: float | None) -> str:
+    return "∞" if value is None else format_duration(value)

@@ -19,8 +19,8 @@ from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
-MOST = 1000  # locks per page
-PATIENCE = 1.0  # seconds for a search; each step reads thousands, and the store serves others in between
+MAX_PAGE_SIZE = 1000  # locks per page
+SEARCH_SECONDS = 1.0  # seconds for a search; each step reads thousands, and the store serves others in between
 
 
 def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
@@ -29,25 +29,27 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
     With ``query.waiting``, a lock behind which messages are parked is included only if a caller waits for it as well.
     Raises ``TaskLockError`` for an invalid query, and ``BackendUnavailable``.
     """
-    if not 0 <= query.limit <= MOST or query.offset < 0:
-        raise TaskLockError(f"limit must be 0 to {MOST} and offset 0 or more, not {query.limit} and {query.offset}")
-    page = _found(query)
-    parked = parked_behind([record.name for record in page.records])
-    views = [view(record, parked.get(record.name, 0), query.which == "orphaned") for record in page.records]
+    if not 0 <= query.limit <= MAX_PAGE_SIZE or query.offset < 0:
+        raise TaskLockError(
+            f"limit must be 0 to {MAX_PAGE_SIZE} and offset 0 or more, not {query.limit} and {query.offset}"
+        )
+    page = _read_page(query)
+    parked = count_parked_behind([record.name for record in page.records])
+    views = [lock_view(record, parked.get(record.name, 0), query.which == "orphaned") for record in page.records]
     orders = get_backend().orders
-    parts = orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
-    return LockPage(views, page.total, page.next, orders if parts else None)
+    in_groups = orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
+    return LockPage(views, page.total, page.next, orders if in_groups else None)
 
 
-def _found(query: Query) -> Page:
+def _read_page(query: Query) -> Page:
     """Return a page; for a search, read on for about a second until the page is full."""
     page: Page = get_backend().page(query)
     if not query.searches:
         return page
-    ends, at = monotonic() + PATIENCE, query.offset
-    while page.next is not None and page.next > at and len(page.records) < query.limit and monotonic() < ends:
-        at = page.next
-        more = get_backend().page(query._replace(offset=at, limit=query.limit - len(page.records)))
+    deadline, offset = monotonic() + SEARCH_SECONDS, query.offset
+    while page.next is not None and page.next > offset and len(page.records) < query.limit and monotonic() < deadline:
+        offset = page.next
+        more = get_backend().page(query._replace(offset=offset, limit=query.limit - len(page.records)))
         page = Page([*page.records, *more.records], more.total, more.next)
     return page
 
@@ -57,7 +59,7 @@ def count_locks() -> Counts:
     return get_backend().counts()
 
 
-def view(record: Record, parked: int, orphaned: bool = False) -> LockView:
+def lock_view(record: Record, parked: int, orphaned: bool = False) -> LockView:
     """Return one lock as the admin, REST and the commands show it."""
     return LockView(
         info=lock_info(record),
@@ -80,7 +82,7 @@ def state_of(record: Record, orphaned: bool = False) -> LockState:
     return LockState.EXPIRING if record.ttl <= expiring() else LockState.LIVE
 
 
-def parked_behind(names: Sequence[str]) -> Mapping[str, int]:
+def count_parked_behind(names: Sequence[str]) -> Mapping[str, int]:
     """Return the number of messages parked behind each lock; nothing, and a logged warning, if the database fails."""
     from django_tasklock.celery.parking.listing import count_parked_by_name
 

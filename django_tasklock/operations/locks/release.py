@@ -18,7 +18,7 @@ from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import bare_name
 from django_tasklock.operations.audit import Attempt
-from django_tasklock.operations.guarded_rows import LockedRow, row_of
+from django_tasklock.operations.guarded_rows import LockedRow, find_locked_row
 from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import printable
 from django_tasklock.types import Record, fingerprint as fingerprint_of
@@ -35,20 +35,20 @@ def release_lock(
     Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, and ``TransactionOpen`` inside
     ``atomic()``, because the row must be committed before the lock is deleted.
     """
-    bare, record, refused = _shown(name, fingerprint)
-    if refused is not None:  # a Result that is false
-        return refused
+    bare, record, refusal = _read_expected(name, fingerprint)
+    if refusal is not None:  # a Result that is false
+        return refusal
     if record is None:
         return Result(bare, Outcome.NOT_HELD)
-    row = row_of(record)
-    state = _chosen(row, row_state, record)
+    row = find_locked_row(record)
+    state = _choose_state(row, row_state, record)
     attempt = Attempt(by, "release", bare, reason)
     with attempt, attempt:
         revoked = row is not None and _revoke_claim(row, record, state)
-        said = _said(row, revoked, state, record)
-        attempt.so_far = f"not released yet{said}" if revoked else ""
-        result = take_away(record, revoked)
-        attempt.outcome = f"{result.outcome}{said}; held by {record.holder}"
+        row_outcome = _describe_row(row, revoked, state, record)
+        attempt.partial_outcome = f"not released yet{row_outcome}" if revoked else ""
+        result = delete_if_held(record, revoked)
+        attempt.outcome = f"{result.outcome}{row_outcome}; held by {record.holder}"
     return result
 
 
@@ -57,9 +57,9 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
 
     Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a holder that cannot react.
     """
-    bare, record, refused = _shown(name, fingerprint)
-    if refused is not None:  # a Result that is false
-        return refused
+    bare, record, refusal = _read_expected(name, fingerprint)
+    if refusal is not None:  # a Result that is false
+        return refusal
     if record is None:
         return Result(bare, Outcome.NOT_HELD)
     if not record.token:
@@ -71,21 +71,21 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
     attempt = Attempt(by, "ask", bare, reason)
     with attempt, attempt:
         asked = get_backend().ask_release(bare, record.token)
-        result = Result(bare, Outcome.ASKED, before) if asked else _gone(bare, record, revoked=False)
+        result = Result(bare, Outcome.ASKED, before) if asked else _failed_result(bare, record, revoked=False)
         attempt.outcome = f"{result.outcome}; held by {record.holder}"
     return result
 
 
-def take_away(record: Record, revoked: bool = False) -> Result:
+def delete_if_held(record: Record, revoked: bool = False) -> Result:
     """Delete the lock if it still belongs to this acquisition (compare and delete)."""
     removed = get_backend().remove(record.name, record.token)
     if removed is None:
-        return _gone(record.name, record, revoked)
+        return _failed_result(record.name, record, revoked)
     events.forced(record.name, lock_info(removed))
     return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked)
 
 
-def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
+def _read_expected(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:
     """Return the name and the lock, and a refusal if it is not the lock that was shown."""
     bare = bare_name(name)
     record = get_backend().get(bare)
@@ -94,14 +94,14 @@ def _shown(name: str, fingerprint: str | None) -> tuple[str, Record | None, Resu
     return bare, record, Result(bare, Outcome.CHANGED_HANDS, lock_info(record))
 
 
-def _gone(name: str, record: Record, revoked: bool) -> Result:
-    now = get_backend().get(name)
-    if now is None:
+def _failed_result(name: str, record: Record, revoked: bool) -> Result:
+    current = get_backend().get(name)
+    if current is None:
         return Result(name, Outcome.NOT_HELD, lock_info(record), revoked)
-    return Result(name, Outcome.CHANGED_HANDS, lock_info(now), revoked)
+    return Result(name, Outcome.CHANGED_HANDS, lock_info(current), revoked)
 
 
-def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
+def _choose_state(row: LockedRow | None, state: Any, record: Record) -> Any:
     name = record.name
     if row is None or not row.states:
         if state is None:
@@ -109,25 +109,25 @@ def _chosen(row: LockedRow | None, state: Any, record: Record) -> Any:
         if not record.holder.row:
             raise TaskLockError(f"lock {name!r} guards no row, so none can be left {state!r}", name=name)
         unknown = f"which guard claimed the row of lock {name!r} is not known here"
-        but = "" if row is None else ", only as it is"
-        raise TaskLockError(f"{unknown}, so it cannot be left {state!r}{but}", name=name)
+        limitation = "" if row is None else ", only as it is"
+        raise TaskLockError(f"{unknown}, so it cannot be left {state!r}{limitation}", name=name)
     if state is None:
         return row.states[0]
-    for known in row.states:  # a form sends text
-        if state in (known, str(known)):
-            return known
+    for allowed in row.states:  # a form sends text
+        if state in (allowed, str(allowed)):
+            return allowed
     raise TaskLockError(f"row_state must be one of {', '.join(map(repr, row.states))}, not {state!r}", name=name)
 
 
-def _said(row: LockedRow | None, revoked: bool, state: Any, record: Record) -> str:
+def _describe_row(row: LockedRow | None, revoked: bool, state: Any, record: Record) -> str:
     """Return what was done to the row, as text for the audit trail."""
     if row is None:
-        what = printable(record.holder.row)
-        return f", {what} not fenced: no guard of it is known here" if what else ""
+        row_text = printable(record.holder.row)
+        return f", {row_text} not fenced: no guard of it is known here" if row_text else ""
     if not revoked:
         return ""
-    left = f"left {state!r}" if row.guard else "fenced, left in the state it had: no guard of it is known here"
-    return f", {row.model._meta.label} {row.pk} {left}"
+    end_state = f"left {state!r}" if row.guard else "fenced, left in the state it had: no guard of it is known here"
+    return f", {row.model._meta.label} {row.pk} {end_state}"
 
 
 def _revoke_claim(row: LockedRow, record: Record, state: Any) -> bool:

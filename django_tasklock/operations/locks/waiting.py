@@ -16,11 +16,11 @@ from django_tasklock.operations.optional import if_supported
 from django_tasklock.texts import printable
 from django_tasklock.types import Holder, monotonic
 
-SHOWN = 50
+MAX_WAITERS = 50
 """Waiters listed per lock; all of them are counted."""
-LOOKED_AT = 50
+MAX_QUEUES = 50
 """Locks with waiters, and limiters, whose queues are searched."""
-PATIENCE = 0.3
+SEARCH_SECONDS = 0.3
 """Seconds spent on finding locks with waiters."""
 
 
@@ -66,14 +66,14 @@ class Awaited:
     """True if the holder of that lock waits for the first lock: neither proceeds until one gives up."""
 
 
-def list_waiters(name: str, limit: int = SHOWN) -> WaitersPage:
+def list_waiters(name: str, limit: int = MAX_WAITERS) -> WaitersPage:
     """Return the waiters of a lock, the longest waiting first, in one round trip.
 
     Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name.
     """
     backend = get_backend()
     found = backend.waiters(bare_name(name), limit)
-    return WaitersPage([_info(one) for one in found.waiting], found.total, backend.wakes)
+    return WaitersPage([_to_info(one) for one in found.waiting], found.total, backend.wakes)
 
 
 def find_awaited(name: str) -> list[Awaited]:
@@ -93,29 +93,31 @@ def find_awaited(name: str) -> list[Awaited]:
         return []
     holder = record.holder
     found = [
-        _awaited("lock", other, holder, one, bare)
-        for other in _waited_for(bare)
-        for one in backend.waiters(other, SHOWN).waiting
-        if _same(holder, one.holder)
+        _build_awaited("lock", other, holder, one, bare)
+        for other in _locks_with_waiters(bare)
+        for one in backend.waiters(other, MAX_WAITERS).waiting
+        if _is_same_holder(holder, one.holder)
     ]
     found += [
-        _awaited("permit", other, holder, one, bare)
-        for other in _limiters()
-        for one in backend.permits.waiters(other, SHOWN).waiting
-        if _same(holder, one.holder)
+        _build_awaited("permit", other, holder, one, bare)
+        for other in _limiter_names()
+        for one in backend.permits.waiters(other, MAX_WAITERS).waiting
+        if _is_same_holder(holder, one.holder)
     ]
-    noted = backend.recorded_wait(bare, record.token)
-    if noted is not None:
-        waited = max(0, noted.now - noted.since) / 1000
+    recorded = backend.recorded_wait(bare, record.token)
+    if recorded is not None:
+        waited = max(0, recorded.now - recorded.since) / 1000
         found.append(
-            Awaited("rate", printable(noted.what), datetime_of(noted.since), waited, "", sure=True, deadlock=False)
+            Awaited(
+                "rate", printable(recorded.what), datetime_of(recorded.since), waited, "", sure=True, deadlock=False
+            )
         )
     return sorted(found, key=lambda one: (not one.sure, one.since))
 
 
-def _waited_for(name: str) -> Iterator[str]:
+def _locks_with_waiters(name: str) -> Iterator[str]:
     """Yield the names of other locks that have waiters."""
-    query, ends, found = Query(waiting=True, limit=LOOKED_AT), monotonic() + PATIENCE, 0
+    query, deadline, found = Query(waiting=True, limit=MAX_QUEUES), monotonic() + SEARCH_SECONDS, 0
     while True:
         page = if_supported(partial(get_backend().page, query))
         if page is None:
@@ -124,28 +126,29 @@ def _waited_for(name: str) -> Iterator[str]:
             found += 1
             if record.name != name:
                 yield record.name
-        if page.next is None or page.next <= query.offset or found >= LOOKED_AT or monotonic() > ends:
+        if page.next is None or page.next <= query.offset or found >= MAX_QUEUES or monotonic() > deadline:
             return
         query = query._replace(offset=page.next)
 
 
-def _limiters() -> list[str]:
-    return if_supported(lambda: get_backend().permits.names(LOOKED_AT)) or []
+def _limiter_names() -> list[str]:
+    return if_supported(lambda: get_backend().permits.names(MAX_QUEUES)) or []
 
 
-def _same(holder: Holder, waiter: Holder) -> bool:
+def _is_same_holder(holder: Holder, waiter: Holder) -> bool:
     """Return whether both are the same process, and the same task if both name one."""
     if holder.boot != waiter.boot or holder.pid != waiter.pid:
         return False
     return not (holder.task_id and waiter.task_id) or holder.task_id == waiter.task_id
 
 
-def _awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Waiting, of: str) -> Awaited:
+def _build_awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Waiting, of: str) -> Awaited:
     held = get_backend().get(name) if kind == "lock" else None
     deadlock = held is not None and any(
-        held.holder.boot and _same(held.holder, waiter.holder) for waiter in get_backend().waiters(of, SHOWN).waiting
+        held.holder.boot and _is_same_holder(held.holder, waiter.holder)
+        for waiter in get_backend().waiters(of, MAX_WAITERS).waiting
     )
-    info = _info(one)
+    info = _to_info(one)
     return Awaited(
         kind=kind,
         name=printable(name),
@@ -157,7 +160,7 @@ def _awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Wa
     )
 
 
-def _info(one: Waiting) -> WaiterInfo:
+def _to_info(one: Waiting) -> WaiterInfo:
     return WaiterInfo(
         holder=str(one.holder),
         task=printable(one.holder.task),

@@ -22,8 +22,8 @@ from django_tasklock.operations.sweep.runs import last_sweep_age, sweep_runs
 logger = logging.getLogger("django_tasklock")
 
 T = TypeVar("T")
-MOST_WAITED_FOR = 1000  # locks with waiters whose waiters are counted
-MOST_LIMITERS = 100
+MAX_LOCKS_WITH_WAITERS = 1000  # locks with waiters whose waiters are counted
+MAX_LIMITERS = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,25 +78,32 @@ def read_gauges() -> Gauges:
         get_backend().condition()
     except BackendUnavailable as error:
         logger.warning("metrics: the store could not be asked: %s", error)
-        return Gauges(store_up=False, parked=_parked(), oldest_parked=_oldest_parked())
-    counts = _read("locks", lambda: get_backend().counts())
-    oldest = _read("the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records)
-    waited_for = _read("waiters", lambda: get_backend().page(Query(waiting=True, limit=MOST_WAITED_FOR)).records)
+        return Gauges(store_up=False, parked=_count_parked(), oldest_parked=_read_oldest_parked())
+    counts = _read_or_none("locks", lambda: get_backend().counts())
+    oldest = _read_or_none(
+        "the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records
+    )
+    locks_with_waiters = _read_or_none(
+        "waiters", lambda: get_backend().page(Query(waiting=True, limit=MAX_LOCKS_WITH_WAITERS)).records
+    )
     return Gauges(
         held=None if counts is None else counts.live,
         no_expiry=None if counts is None else counts.no_expiry,
         orphaned=None if counts is None else counts.orphaned,
-        waiting=None if waited_for is None else sum(record.waiting for record in waited_for),
+        waiting=None if locks_with_waiters is None else sum(record.waiting for record in locks_with_waiters),
         longest_held=None if oldest is None else max([max(0, one.now - one.at) / 1000 for one in oldest], default=0.0),
-        limiters=[*(_read("rate limits", _rates) or ()), *(_read("permits", _permits) or ())],
-        parked=_parked(),
-        oldest_parked=_oldest_parked(),
-        last_sweep_age=_read("the last sweep", last_sweep_age),
-        stale_claims=_read("the last sweep", _stale_claims),
+        limiters=[
+            *(_read_or_none("rate limits", _read_rate_gauges) or ()),
+            *(_read_or_none("permits", _read_permit_gauges) or ()),
+        ],
+        parked=_count_parked(),
+        oldest_parked=_read_oldest_parked(),
+        last_sweep_age=_read_or_none("the last sweep", last_sweep_age),
+        stale_claims=_read_or_none("the last sweep", _read_stale_claims),
     )
 
 
-def _stale_claims() -> int | None:
+def _read_stale_claims() -> int | None:
     last = next((run for run in sweep_runs() if not run.scope and not run.problem), None)
     if last is None:
         return None
@@ -105,22 +112,22 @@ def _stale_claims() -> int | None:
     return int(tally.get("kept", 0)) if isinstance(tally, dict) else 0
 
 
-def _parked() -> int | None:
+def _count_parked() -> int | None:
     from django_tasklock.celery import count_parked
 
-    return _read("parked messages", count_parked)
+    return _read_or_none("parked messages", count_parked)
 
 
-def _oldest_parked() -> float | None:
+def _read_oldest_parked() -> float | None:
     from django_tasklock.celery import parked_messages
 
-    oldest = _read("parked messages", lambda: parked_messages(state="parked", limit=1))
+    oldest = _read_or_none("parked messages", lambda: parked_messages(state="parked", limit=1))
     return None if oldest is None else max([one.waited for one in oldest], default=0.0)
 
 
-def _rates() -> list[LimiterGauge]:
+def _read_rate_gauges() -> list[LimiterGauge]:
     found = []
-    for view in list_limits(limit=MOST_LIMITERS).limits:
+    for view in list_limits(limit=MAX_LIMITERS).limits:
         if view.usage is None or view.state is LimitState.IDLE:
             continue
         window = max(view.usage.windows, key=lambda one: one.used / max(1, one.limit))
@@ -131,17 +138,17 @@ def _rates() -> list[LimiterGauge]:
     return found
 
 
-def _permits() -> list[LimiterGauge]:
+def _read_permit_gauges() -> list[LimiterGauge]:
     return [
         LimiterGauge(view.name, "concurrency", view.used, view.limit, waiting=view.waiting)
-        for view in list_permits(limit=MOST_LIMITERS).limiters
+        for view in list_permits(limit=MAX_LIMITERS).limiters
     ]
 
 
-def _read(what: str, ask: Callable[[], T | None]) -> T | None:
-    """Return the result of ``ask``; ``None``, and a log line, if it fails."""
+def _read_or_none(what: str, read: Callable[[], T | None]) -> T | None:
+    """Return the result of ``read``; ``None``, and a log line, if it fails."""
     try:
-        return ask()
+        return read()
     except (TaskLockError, ImproperlyConfigured, Error) as error:
         logger.info("metrics: %s: %s", what, error)
         return None

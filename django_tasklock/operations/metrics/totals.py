@@ -26,7 +26,7 @@ def read_totals() -> Totals:
     ``BackendUnavailable``, and ``TaskLockError`` if the store has no counts.
     """
     metrics = get_backend().metrics
-    return totals_of(merged(metrics.totals(), _of_messages(metrics, lambda messages: messages.totals()) or {}))
+    return totals_of(merged(metrics.totals(), _read_message_counts(metrics, lambda messages: messages.totals()) or {}))
 
 
 def read_hours(number: int = 24) -> list[HourOfCounts]:
@@ -37,19 +37,19 @@ def read_hours(number: int = 24) -> list[HourOfCounts]:
     metrics = get_backend().metrics
     hours: dict[int, Counted] = {}
     found = metrics.hours(number)
-    for hour in (*found, *(_of_messages(metrics, lambda messages: messages.hours(number)) or ())):
+    for hour in (*found, *(_read_message_counts(metrics, lambda messages: messages.hours(number)) or ())):
         hours[hour.at] = merged(hours.get(hour.at, {}), hour.counted)
     return [HourOfCounts(datetime.fromtimestamp(at, UTC), totals_of(hours[at])) for at in sorted(hours)]
 
 
-def _of_messages(metrics: Metrics, ask: Callable[[Metrics], T]) -> T | None:
+def _read_message_counts(metrics: Metrics, read: Callable[[Metrics], T]) -> T | None:
     """Return the database's counts of messages; ``None`` if the store is the database, or if it is down."""
     from django_tasklock.backends.database.metrics import DatabaseMetrics
 
     if isinstance(metrics, DatabaseMetrics):
         return None
     try:
-        return ask(DatabaseMetrics())
+        return read(DatabaseMetrics())
     except (TaskLockError, ImproperlyConfigured) as error:
         logger.warning("metrics: messages are left out, the database could not be asked: %s", error)
         return None

@@ -9,7 +9,7 @@ from datetime import datetime
 from django_tasklock.backends.contract import metrics
 from django_tasklock.backends.contract.metrics import BOUNDS, Count, Counted
 
-SECONDS = tuple(bound / 1000 for bound in BOUNDS)
+BOUNDS_IN_SECONDS = tuple(bound / 1000 for bound in BOUNDS)
 """The upper bounds of all histogram buckets but the last, which has none."""
 
 
@@ -25,7 +25,7 @@ class Histogram:
     @property
     def bounds(self) -> Sequence[float]:
         """The upper bounds, in seconds, of all buckets but the last, which has none."""
-        return SECONDS
+        return BOUNDS_IN_SECONDS
 
     @property
     def count(self) -> int:
@@ -42,13 +42,13 @@ class Histogram:
 
         Interpolated linearly inside the buckets, as Prometheus does; for the last bucket only its lower bound is known.
         """
-        wanted, below = share * self.count, 0
-        for number, (in_it, bound) in enumerate(zip(self.buckets, SECONDS, strict=False)):
-            if in_it and below + in_it >= wanted:
-                lower = SECONDS[number - 1] if number else 0.0
-                return lower + (bound - lower) * max(0.0, wanted - below) / in_it
-            below += in_it
-        return SECONDS[-1] if self.count else None
+        rank, below = share * self.count, 0
+        for number, (in_bucket, bound) in enumerate(zip(self.buckets, BOUNDS_IN_SECONDS, strict=False)):
+            if in_bucket and below + in_bucket >= rank:
+                lower = BOUNDS_IN_SECONDS[number - 1] if number else 0.0
+                return lower + (bound - lower) * max(0.0, rank - below) / in_bucket
+            below += in_bucket
+        return BOUNDS_IN_SECONDS[-1] if self.count else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +123,7 @@ class LimiterCounts:
     """Permits released by an operator."""
 
     @property
-    def permits(self) -> bool:
+    def is_concurrency(self) -> bool:
         """Whether the counts are those of a concurrency limiter: at least one permit has ended."""
         return bool(self.hold.count or self.expired or self.forced)
 
@@ -183,15 +183,15 @@ def totals_of(counted: Counted) -> Totals:
     stale: dict[str, int] = {}
     late = 0
     for kind, found in kinds.items():
-        if number := _number(found, metrics.STALE):
+        if number := _number_of(found, metrics.STALE):
             stale[kind] = number
-        late += _number(found, metrics.LATE)
+        late += _number_of(found, metrics.LATE)
         if any(event.startswith("message.") for event in found):
-            messages.append(_messages(kind, found))
+            messages.append(_to_message_counts(kind, found))
         if any(event.startswith("limit.") for event in found):
-            limiters.append(_limiter(kind, found))
+            limiters.append(_to_limiter_counts(kind, found))
         if not all("." in event for event in found):
-            locks.append(_kind(kind, found))
+            locks.append(_to_kind_counts(kind, found))
     return Totals(
         sorted(locks, key=lambda one: (-one.acquired - one.conflicted, one.kind)),
         sorted(limiters, key=lambda one: (-one.granted - one.refused, one.limiter)),
@@ -201,53 +201,53 @@ def totals_of(counted: Counted) -> Totals:
     )
 
 
-def _number(found: Mapping[str, Count], event: str) -> int:
+def _number_of(found: Mapping[str, Count], event: str) -> int:
     return found.get(event, Count()).number
 
 
-def _histogram(found: Mapping[str, Count], event: str, at_once: int = 0) -> Histogram:
+def _to_histogram(found: Mapping[str, Count], event: str, at_once: int = 0) -> Histogram:
     counts = [found.get(f"{event}:{number}", Count()) for number in range(len(BOUNDS) + 1)]
     buckets = [count.number for count in counts]
     buckets[0] += at_once
     return Histogram(tuple(buckets), sum(count.amount for count in counts) / 1000)
 
 
-def _kind(kind: str, found: Mapping[str, Count]) -> KindCounts:
+def _to_kind_counts(kind: str, found: Mapping[str, Count]) -> KindCounts:
     conflicts = {
         event.partition(":")[2]: count.number for event, count in found.items() if event.startswith(metrics.CONFLICT)
     }
     return KindCounts(
         kind,
-        wait=_histogram(found, metrics.WAITED, _number(found, metrics.ACQUIRED)),
-        hold=_histogram(found, metrics.RELEASED),
-        expired=_number(found, metrics.EXPIRED),
-        deleted=_number(found, metrics.DELETED),
-        lost=_number(found, metrics.LOST),
-        forced=_number(found, metrics.FORCED),
-        transferred=_number(found, metrics.TRANSFERRED),
+        wait=_to_histogram(found, metrics.WAITED, _number_of(found, metrics.ACQUIRED)),
+        hold=_to_histogram(found, metrics.RELEASED),
+        expired=_number_of(found, metrics.EXPIRED),
+        deleted=_number_of(found, metrics.DELETED),
+        lost=_number_of(found, metrics.LOST),
+        forced=_number_of(found, metrics.FORCED),
+        transferred=_number_of(found, metrics.TRANSFERRED),
         conflicts=dict(sorted(conflicts.items())),
     )
 
 
-def _limiter(kind: str, found: Mapping[str, Count]) -> LimiterCounts:
+def _to_limiter_counts(kind: str, found: Mapping[str, Count]) -> LimiterCounts:
     return LimiterCounts(
         kind,
-        at_once=_number(found, metrics.GRANTED),
-        wait=_histogram(found, metrics.GRANTED_LATE),
-        hold=_histogram(found, metrics.PERMIT_RELEASED),
-        refused=_number(found, metrics.REFUSED),
-        cancelled=_number(found, metrics.CANCELLED),
-        pushback=_number(found, metrics.PUSHBACK),
-        expired=_number(found, metrics.PERMIT_EXPIRED),
-        forced=_number(found, metrics.PERMIT_FORCED),
+        at_once=_number_of(found, metrics.GRANTED),
+        wait=_to_histogram(found, metrics.GRANTED_LATE),
+        hold=_to_histogram(found, metrics.PERMIT_RELEASED),
+        refused=_number_of(found, metrics.REFUSED),
+        cancelled=_number_of(found, metrics.CANCELLED),
+        pushback=_number_of(found, metrics.PUSHBACK),
+        expired=_number_of(found, metrics.PERMIT_EXPIRED),
+        forced=_number_of(found, metrics.PERMIT_FORCED),
     )
 
 
-def _messages(kind: str, found: Mapping[str, Count]) -> MessageCounts:
+def _to_message_counts(kind: str, found: Mapping[str, Count]) -> MessageCounts:
     return MessageCounts(
         kind,
-        parked=_number(found, metrics.PARKED),
-        promoted=_number(found, metrics.PROMOTED),
-        superseded=_number(found, metrics.SUPERSEDED),
-        taken_over=_number(found, metrics.TAKEN_OVER),
+        parked=_number_of(found, metrics.PARKED),
+        promoted=_number_of(found, metrics.PROMOTED),
+        superseded=_number_of(found, metrics.SUPERSEDED),
+        taken_over=_number_of(found, metrics.TAKEN_OVER),
     )

@@ -14,7 +14,7 @@ def requeue_parked(task_id: str, *, by: Actor, reason: str = "", sign: bool = Fa
     """
     from django_tasklock.celery.parking.manual import requeue
 
-    attempt = Attempt(by, "requeue", "", reason, of=task_id)
+    attempt = Attempt(by, "requeue", "", reason, object_id=task_id)
     with attempt, attempt:
         attempt.name, obstacle = requeue(task_id, sign_it=sign)
         attempt.outcome = "" if obstacle else f"{task_id} waits for its lock again"
@@ -29,7 +29,7 @@ def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
     """
     from django_tasklock.celery.parking.manual import publish
 
-    attempt = Attempt(by, "publish", "", reason, of=task_id)
+    attempt = Attempt(by, "publish", "", reason, object_id=task_id)
     with attempt, attempt:
         attempt.name, obstacle = publish(task_id)
         attempt.outcome = "" if obstacle else f"{task_id} is published"
@@ -43,7 +43,7 @@ def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> str:
     """
     from django_tasklock.celery.parking.manual import discard
 
-    attempt = Attempt(by, "discard", "", reason, of=task_id)
+    attempt = Attempt(by, "discard", "", reason, object_id=task_id)
     with attempt, attempt:
         attempt.name, obstacle = discard(task_id, f"{by.name}: {reason}" if reason else by.name)
         attempt.outcome = "" if obstacle else f"{task_id} is discarded"

@@ -12,7 +12,7 @@ from django_tasklock.operations.parked.reasons import Reasons
 if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
 
-MOST = 500
+MAX_PAGE_SIZE = 500
 """Messages per page; each of their locks costs a request to the store."""
 
 
@@ -66,12 +66,14 @@ def list_parked(query: ParkedQuery = ParkedQuery()) -> ParkedPage:  # noqa: B008
     from django_tasklock.celery.parking import store
     from django_tasklock.celery.parking.listing import info_of
 
-    if not 1 <= query.limit <= MOST or query.after < 0:
-        raise TaskLockError(f"limit must be 1 to {MOST} and after 0 or more, not {query.limit} and {query.after}")
+    if not 1 <= query.limit <= MAX_PAGE_SIZE or query.after < 0:
+        raise TaskLockError(
+            f"limit must be 1 to {MAX_PAGE_SIZE} and after 0 or more, not {query.limit} and {query.after}"
+        )
     rows = store.list_page(query.state, query.text, query.ids, query.after, query.newest, query.limit + 1)
     found = [info_of(row) for row in rows[: query.limit]]
     reasons = Reasons(found)
-    views = [ParkedView(info, reasons.of(info)) for info in found]
+    views = [ParkedView(info, reasons.explain(info)) for info in found]
     following = found[-1].id if len(rows) > query.limit else None
     return ParkedPage(views, store.count_states(), following, reasons.store_down)
 

@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.info import lock_info
-from django_tasklock.operations.durations import span
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.types import Record
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_tasklock")
 
-LATE = 10.0
+PICKUP_SECONDS = 10.0
 """Seconds within which a worker normally takes a promoted message."""
 
 
@@ -31,23 +31,28 @@ class Reasons:
         from django_tasklock.celery.parking import store
 
         waiting = [info for info in messages if info.state == "parked"]
-        self._before = store.count_before([info.id for info in waiting])
+        self._counts_before = store.count_before([info.id for info in waiting])
         self._moving = store.moving_of(sorted({info.name for info in waiting}))
-        self._held: dict[str, Record | None] = {}
+        self._records: dict[str, Record | None] = {}
         self.store_down = False
         """True once the lock store was unavailable."""
 
-    def of(self, info: ParkedInfo) -> list[str]:
+    def explain(self, info: ParkedInfo) -> list[str]:
         """Return the sentences in the active language."""
-        values = {"ago": span(info.changed), "problem": info.problem, "holder": info.holder, "n": info.attempts}
+        values = {
+            "ago": format_duration(info.changed),
+            "problem": info.problem,
+            "holder": info.holder,
+            "n": info.attempts,
+        }
         if info.state == "parked":
-            found = self._parked(info)
+            found = self._explain_parked(info)
         elif info.state == "promoted":
             found = [_("It was put back into the broker %(ago)s ago, and no worker has taken it yet.") % values]
-            if info.changed > LATE:
+            if info.changed > PICKUP_SECONDS:
                 found.append(_("Its queue may be long, or no worker may read it: it is put back again in a while."))
         elif info.state == "running":
-            found = self._running(info)
+            found = self._explain_running(info)
         elif info.state == "dead":
             found = [_("No worker takes it: %(problem)s") % values]
         elif info.state == "superseded":
@@ -63,22 +68,22 @@ class Reasons:
             found.append(text % values)
         return found
 
-    def _running(self, info: ParkedInfo) -> list[str]:
-        values = {"ago": span(info.changed), "holder": info.holder}
+    def _explain_running(self, info: ParkedInfo) -> list[str]:
+        values = {"ago": format_duration(info.changed), "holder": info.holder}
         if info.alive is False:
             return [_("%(holder)s, which ran it, has ended: it is put back when its lock is free.") % values]
         return [_("%(holder)s has run it for %(ago)s. It is kept in case that process dies.") % values]
 
-    def _parked(self, info: ParkedInfo) -> list[str]:
-        before = self._before.get(info.id, 0)
+    def _explain_parked(self, info: ParkedInfo) -> list[str]:
+        before = self._counts_before.get(info.id, 0)
         found = []
-        record = self._holder(info.name)
+        record = self._read_record(info.name)
         if self.store_down:
             found.append(_("The lock store cannot be reached, so it is not known who has its lock."))
         elif record is not None:
-            found.append(self._held_by(record))
+            found.append(self._explain_holder(record))
         else:
-            found += self._free(info, before)
+            found += self._explain_free(info, before)
         if before and info.mode == "coalesce":
             found.append(_("When the lock is free the newest message runs, and those before it are passed over."))
         elif before:
@@ -88,23 +93,29 @@ class Reasons:
             found.append(_("It is the next one."))
         return found
 
-    def _held_by(self, record: Record) -> str:
+    def _explain_holder(self, record: Record) -> str:
         lock = lock_info(record)
-        values = {"holder": lock.holder, "held": span(lock.held_for)}
+        values = {"holder": lock.holder, "held": format_duration(lock.held_for)}
         if record.holder.kept:
             return _("Its lock is kept for a message that is on its way, since %(held)s.") % values
         return _("Its lock is held by %(holder)s, for %(held)s so far.") % values
 
-    def _free(self, info: ParkedInfo, before: int) -> list[str]:
-        first = next((row for row in self._moving.get(info.name, ()) if row.state == "promoted"), None)
-        if first is not None:
-            return [_("Its lock is free, and %(message)s is on its way to take it.") % {"message": _called(first)}]
+    def _explain_free(self, info: ParkedInfo, before: int) -> list[str]:
+        promoted = next((row for row in self._moving.get(info.name, ()) if row.state == "promoted"), None)
+        if promoted is not None:
+            return [
+                _("Its lock is free, and %(message)s is on its way to take it.")
+                % {"message": _describe_message(promoted)}
+            ]
         ended = next(iter(self._moving.get(info.name, ())), None)
         if ended is not None:
-            return [_("Its lock is free; %(message)s ran before it, and may come back.") % {"message": _called(ended)}]
+            return [
+                _("Its lock is free; %(message)s ran before it, and may come back.")
+                % {"message": _describe_message(ended)}
+            ]
         if before:
             return [_("Its lock is free.")]
-        if info.mode == "queue" and self._predecessors(info):
+        if info.mode == "queue" and self._count_predecessors(info):
             return [_("Its lock is free. It waits for a message that was published before it and has not arrived yet.")]
         return [
             _(
@@ -113,25 +124,25 @@ class Reasons:
             )
         ]
 
-    def _holder(self, name: str) -> Record | None:
-        if name not in self._held and not self.store_down:
+    def _read_record(self, name: str) -> Record | None:
+        if name not in self._records and not self.store_down:
             try:
-                self._held[name] = get_backend().get(name)
+                self._records[name] = get_backend().get(name)
             except BackendUnavailable as error:
-                self._give_up(error)
-        return self._held.get(name)
+                self._record_outage(error)
+        return self._records.get(name)
 
-    def _predecessors(self, info: ParkedInfo) -> int:
+    def _count_predecessors(self, info: ParkedInfo) -> int:
         try:
             return get_backend().count_before(info.name, info.number)
         except BackendUnavailable as error:
-            self._give_up(error)
+            self._record_outage(error)
             return 0
 
-    def _give_up(self, error: BackendUnavailable) -> None:
+    def _record_outage(self, error: BackendUnavailable) -> None:
         self.store_down = True
         logger.warning("what parked messages wait for is not known: %s", error)
 
 
-def _called(row: ParkedRow) -> str:
+def _describe_message(row: ParkedRow) -> str:
     return f"{row.task}[{row.task_id}]"

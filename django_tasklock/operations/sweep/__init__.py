@@ -23,25 +23,25 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.audit import forget_old_acts
+from django_tasklock.operations.audit import delete_old_entries
 from django_tasklock.operations.sweep.entries import sweep_entries
 from django_tasklock.operations.sweep.guarded import Guards
 from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.operations.sweep.options import SweepOptions
-from django_tasklock.operations.sweep.putback import RowRestorer
-from django_tasklock.operations.sweep.report import CLASSES, Came, Finding, Kind, SweepLog, SweepReport, Tally
+from django_tasklock.operations.sweep.report import CLASSES, Finding, FindingOutcome, Kind, SweepLog, SweepReport, Tally
+from django_tasklock.operations.sweep.restoring import RowRestorer
 from django_tasklock.operations.sweep.rows import LiveLocks, RowSweep
 from django_tasklock.operations.sweep.runs import record_run
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import monotonic
 
-__all__ = ["CLASSES", "PAUSE", "Came", "Finding", "Kind", "SweepReport", "Tally", "sweep"]
+__all__ = ["CLASSES", "PAUSE", "Finding", "FindingOutcome", "Kind", "SweepReport", "Tally", "sweep"]
 
 logger = logging.getLogger("django_tasklock")
 
 PAUSE = 2.0
 """Seconds between the two passes: longer than a body that began in an outage takes to acquire its lock afterwards."""
-BLIND = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"
+ONE_PROCESS_ONLY = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"
 
 
 def sweep(
@@ -67,77 +67,77 @@ def sweep(
     Raises ``BackendUnavailable`` when the store or the database is down, ``TaskLockError`` for invalid arguments, and
     ``TransactionOpen`` inside ``atomic()``. Changes made before the exception stay.
     """
-    options = SweepOptions.checked(dry_run, older_than, prefix, models, requeue, by, pause)
+    options = SweepOptions.from_arguments(dry_run, older_than, prefix, models, requeue, by, pause)
     from django_tasklock.celery.task_modules import import_task_modules
 
-    unknown = import_task_modules()
-    notes = SweepLog(dry_run)
-    for problem in unknown:
-        notes.leave_out(f"rows of guards that are not known here: {problem}")
+    import_problems = import_task_modules()
+    log = SweepLog(dry_run)
+    for problem in import_problems:
+        log.record_left_out(f"rows of guards that are not known here: {problem}")
     if longest is not None:
-        options = replace(options, ends=monotonic() + longest)
+        options = replace(options, deadline=monotonic() + longest)
     try:
         with ExitStack() as stack:
             for _ in range(2):  # if a time limit interrupts the first call, the second does the rest
-                stack.callback(notes.write, options.by)
-            _sweep(get_backend(), options, notes)
+                stack.callback(log.write_audit_entries, options.by)
+            _sweep(get_backend(), options, log)
     except (OperationalError, InterfaceError) as error:  # the run cannot be recorded without the database
         raise BackendUnavailable(f"the database could not be asked: {error}") from error
     except BackendUnavailable as error:
-        record_run(options, notes.report(), f"the store could not be asked: {error}")
+        record_run(options, log.report(), f"the store could not be asked: {error}")
         raise
     except (TaskLockError, ImproperlyConfigured):
         raise
     except BaseException as error:
-        record_run(options, notes.report(), f"broken off: {type(error).__name__}")
+        record_run(options, log.report(), f"broken off: {type(error).__name__}")
         raise
-    incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if options.over else ""
+    incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if options.timed_out else ""
     if incomplete:
-        notes.leave_out(incomplete)
-    report = notes.report()
+        log.record_left_out(incomplete)
+    report = log.report()
     report = replace(report, number=record_run(options, report, incomplete))
     if report.swept and not dry_run:
         logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
     return report
 
 
-def _sweep(backend: LockStore, options: SweepOptions, notes: SweepLog) -> None:
+def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
     guards = Guards(options)
-    for alias in {router.db_for_write(model) for model in guards.entries}:
+    for alias in {router.db_for_write(model) for model in guards.by_model}:
         with durable(alias, "sweep"):  # a restored row must be committed before its lock is deleted
             pass
-    for label in guards.unknown:
-        notes.leave_out(f"rows of {label}: there is no such model")
+    for label in guards.unknown_models:
+        log.record_left_out(f"rows of {label}: there is no such model")
     restorer = RowRestorer(options)
-    unlisted = _cannot_list(backend)
-    if unlisted:
-        notes.leave_out(f"the index of locks: {unlisted}")
+    listing_problem = _listing_problem(backend)
+    if listing_problem:
+        log.record_left_out(f"the index of locks: {listing_problem}")
     else:
         if not options.models:
-            sweep_entries(backend, options, notes)
-        LockSweep(backend, guards, restorer, options, notes).run()
-    if options.over:
+            sweep_entries(backend, options, log)
+        LockSweep(backend, guards, restorer, options, log).run()
+    if options.timed_out:
         return
     if options.age is not None:
-        notes.leave_out("claimed rows without a lock: rows have no age")
+        log.record_left_out("claimed rows without a lock: rows have no age")
     elif not backend.across_processes:
-        notes.leave_out(f"claimed rows without a lock: {BLIND}")
+        log.record_left_out(f"claimed rows without a lock: {ONE_PROCESS_ONLY}")
     else:
-        RowSweep(LiveLocks(backend, guards, not unlisted), guards, restorer, options, notes).run()
+        RowSweep(LiveLocks(backend, guards, not listing_problem), guards, restorer, options, log).run()
     if not (options.dry_run or options.models or options.prefix or options.age):
-        _forget_old_acts()
+        _delete_old_entries()
     if options.models:
-        notes.leave_out("expired entries and parked messages: they do not tell their model")
+        log.record_left_out("expired entries and parked messages: they do not tell their model")
     else:
         from django_tasklock.operations.sweep.parked import sweep_parked
 
-        sweep_parked(options, notes)
+        sweep_parked(options, log)
 
 
-def _forget_old_acts() -> None:
+def _delete_old_entries() -> None:
     days = get_settings().AUDIT_DAYS
     try:
-        removed = 0 if days is None else forget_old_acts(days)
+        removed = 0 if days is None else delete_old_entries(days)
     except Error as error:  # the audit trail is optional here, as for all actions
         logger.warning("sweep: old entries of the audit trail could not be removed: %s", error)
         return
@@ -145,7 +145,7 @@ def _forget_old_acts() -> None:
         logger.info("sweep: %d entries of the audit trail were older than %s days", removed, days)
 
 
-def _cannot_list(backend: LockStore) -> str:
+def _listing_problem(backend: LockStore) -> str:
     """Return why the store cannot list its locks; empty if it can."""
     try:
         backend.counts()

@@ -11,12 +11,12 @@ from django_tasklock.columns import TOKEN, table_model
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.rows import Row, indexed, read, state_columns
-from django_tasklock.operations.guarded_rows import guard_of, model_of, named_row
+from django_tasklock.operations.guarded_rows import find_guard, model_of, resolve_row
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import Record
 
 
-class Side(NamedTuple):
+class NamedRow(NamedTuple):
     """The row that a lock names. ``row``: ``None`` if it does not exist; ``model``: the one that has the table."""
 
     model: type[Model]
@@ -31,34 +31,34 @@ class Guards:
     """All registered guards by the model that has the table: those of a proxy with those of its model."""
 
     def __init__(self, options: SweepOptions) -> None:
-        self.entries: dict[type[Model], list[Guarded]] = {}
-        self.unknown: list[str] = []
+        self.by_model: dict[type[Model], list[Guarded]] = {}
+        self.unknown_models: list[str] = []
         labels: set[str] = set()
         for one in registered():
             model = model_of(one)
             if model is None:
-                self.unknown.append(str(one.model))
+                self.unknown_models.append(str(one.model))
                 continue
             labels.add(model._meta.label_lower)
-            self.entries.setdefault(table_model(model), []).append(one._replace(model=model))
-        if unguarded := sorted(model._meta.label_lower for model in options.models - self.entries.keys()):
+            self.by_model.setdefault(table_model(model), []).append(one._replace(model=model))
+        if unguarded := sorted(model._meta.label_lower for model in options.models - self.by_model.keys()):
             guarded = ", ".join(sorted(labels)) or "none"
             raise TaskLockError(f"no guard is registered for {', '.join(unguarded)}; guarded: {guarded}")
         if options.models:
-            self.entries = {table: self.entries[table] for table in options.models}
+            self.by_model = {table: self.by_model[table] for table in options.models}
 
-    def claims(self) -> Iterator[tuple[type[Model], Q, str, list[Guarded]]]:
+    def claim_queries(self) -> Iterator[tuple[type[Model], Q, str, list[Guarded]]]:
         """Yield (model, filter of claimed rows, ordering column, guards that may have claimed them).
 
         A claimed row of a model with tokens has one, whatever state its body has moved it to: searched are the states
         of its guards, or all rows with a token if an index begins with it. Without tokens, the state alone tells.
         """
-        for model, entries in self.entries.items():
+        for model, guards in self.by_model.items():
             if has_token_columns(model) and TOKEN in indexed(model):
-                yield model, Q(**{f"{TOKEN}__gt": ""}), TOKEN, entries
+                yield model, Q(**{f"{TOKEN}__gt": ""}), TOKEN, guards
                 continue
             groups: dict[str, list[Guarded]] = {}
-            for one in entries:
+            for one in guards:
                 groups.setdefault(one.guard.field, []).append(one)
             seen = Q()  # rows found by an earlier state column: a row with a token is checked once
             for field, group in groups.items():
@@ -68,43 +68,43 @@ class Guards:
                 for state in sorted(states, key=repr):  # one state at a time: the index is then in primary key order
                     where = Q(**{field: state})
                     if has_token_columns(model):
-                        yield model, where & ~Q(**{TOKEN: ""}) & ~seen, "pk", entries
+                        yield model, where & ~Q(**{TOKEN: ""}) & ~seen, "pk", guards
                     else:
                         yield model, where, "pk", group
                 if has_token_columns(model):
                     seen |= Q(**{f"{field}__in": states})
 
-    def row_of(self, record: Record) -> tuple[type[Model], Any] | None:
+    def resolve_guarded_row(self, record: Record) -> tuple[type[Model], Any] | None:
         """Return the model and primary key of the row that a lock names; ``None`` if its model has no guard."""
-        named = named_row(record)
-        return named if named is not None and named[0] in self.entries else None
+        named = resolve_row(record)
+        return named if named is not None and named[0] in self.by_model else None
 
-    def sides(self, records: Iterable[Record]) -> dict[str, Side]:
+    def read_rows(self, records: Iterable[Record]) -> dict[str, NamedRow]:
         """Return the rows that these locks name, keyed by ``Holder.row``; rows of unguarded models are left out."""
-        named = {record.holder.row: row for record in records if (row := self.row_of(record)) is not None}
+        named = {record.holder.row: row for record in records if (row := self.resolve_guarded_row(record)) is not None}
         keys: dict[type[Model], set[Any]] = {}
         for model, pk in named.values():
             keys.setdefault(model, set()).add(pk)
         rows = {
             (model, row.pk): row
             for model, pks in keys.items()
-            for row in read(model, state_columns(self.entries[model]), list(pks))
+            for row in read(model, state_columns(self.by_model[model]), list(pks))
         }
-        return {text: Side(model, pk, rows.get((model, pk))) for text, (model, pk) in named.items()}
+        return {text: NamedRow(model, pk, rows.get((model, pk))) for text, (model, pk) in named.items()}
 
-    def claimable(self, side: Side) -> bool:
+    def is_claimable(self, named_row: NamedRow) -> bool:
         """Return whether a task may still claim the row in its present state."""
-        row = side.row
-        return row is not None and any(row.claimable_by(one.guard) for one in self.entries[side.model])
+        row = named_row.row
+        return row is not None and any(row.claimable_by(one.guard) for one in self.by_model[named_row.model])
 
-    def of(self, side: Side, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
+    def find_guard(self, named_row: NamedRow, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
         """Return the guard with which the holder of this lock claims its row; ``None`` if several may be meant."""
-        return guard_of(record, side.pk, side.row, self.entries[side.model], task_of)
+        return find_guard(record, named_row.pk, named_row.row, self.by_model[named_row.model], task_of)
 
 
-def claiming(entries: list[Guarded], row: Row) -> list[Guarded]:
+def find_claiming_guards(guards: list[Guarded], row: Row) -> list[Guarded]:
     """Return the guards whose claimed state the row has, or else all of them."""
-    return [one for one in entries if row.claimed_by(one.guard)] or entries
+    return [one for one in guards if row.claimed_by(one.guard)] or guards
 
 
 def claimable_state(guard: StateGuard, has_token: bool, *, published: bool) -> Any:

@@ -11,15 +11,15 @@ from django_tasklock.backends.contract.queries import Query
 from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded
 from django_tasklock.locks import holder as holders
-from django_tasklock.operations.locks.release import take_away
-from django_tasklock.operations.sweep.guarded import Guards, Side
+from django_tasklock.operations.locks.release import delete_if_held
+from django_tasklock.operations.sweep.guarded import Guards, NamedRow
 from django_tasklock.operations.sweep.options import SweepOptions
-from django_tasklock.operations.sweep.putback import PutBackResult, RowRestorer
-from django_tasklock.operations.sweep.report import Came, Finding, Kind, SweepLog
-from django_tasklock.operations.sweep.stream import PAGE, live_locks, of_kind, second_look
+from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, SweepLog
+from django_tasklock.operations.sweep.restoring import RestoreResult, RowRestorer
+from django_tasklock.operations.sweep.stream import PAGE_SIZE, delayed_batches, live_locks, read_pages
 from django_tasklock.types import Record
 
-RENEWED = 1000
+MIN_RENEWAL = 1000
 """Milliseconds by which a lease's end must move to count as renewed: in Redis, keys and index differ by less."""
 
 
@@ -34,7 +34,7 @@ class Suspect(NamedTuple):
 class ClaimedRow(NamedTuple):
     """The row of a lock, claimed by the lock's holder with this guard."""
 
-    side: Side
+    named_row: NamedRow
     guard: Guarded
 
 
@@ -46,124 +46,126 @@ class LockSweep:
     guards: Guards
     restorer: RowRestorer
     options: SweepOptions
-    notes: SweepLog
+    log: SweepLog
 
     def run(self) -> None:
         """Check twice, and act on what the second pass confirms."""
-        for batch in second_look(self._suspects(), self.options.pause):
-            for start in range(0, len(batch), PAGE):
-                self._again(batch[start : start + PAGE])
+        for batch in delayed_batches(self._find_suspects(), self.options.pause):
+            for start in range(0, len(batch), PAGE_SIZE):
+                self._confirm_and_act(batch[start : start + PAGE_SIZE])
 
-    def _suspects(self) -> Iterator[Suspect]:
+    def _find_suspects(self) -> Iterator[Suspect]:
         """Yield the suspects of the first pass: locks without expiry, by an index of their own, then all held locks."""
-        endless: set[str] = set()
+        without_expiry: set[str] = set()
         if self.backend.counts().no_expiry:
-            for page in of_kind(self.backend, Query("no_expiry", limit=PAGE)):
-                if self.options.over:
+            for page in read_pages(self.backend, Query("no_expiry", limit=PAGE_SIZE)):
+                if self.options.timed_out:
                     return
-                endless |= {record.name for record in page}
-                yield from self._judged(page)
+                without_expiry |= {record.name for record in page}
+                yield from self._check_page(page)
         for page in live_locks(self.backend):
-            if self.options.over:
+            if self.options.timed_out:
                 return
-            self.notes.looked_at["locks"] += len(page)
-            yield from self._judged([record for record in page if record.name not in endless])
+            self.log.looked_at["locks"] += len(page)
+            yield from self._check_page([record for record in page if record.name not in without_expiry])
 
-    def _judged(self, page: list[Record]) -> Iterator[Suspect]:
-        wanted = [record for record in page if self.options.wants(record)]
-        sides = self.guards.sides(wanted)
+    def _check_page(self, page: list[Record]) -> Iterator[Suspect]:
+        wanted = [record for record in page if self.options.matches(record)]
+        named_rows = self.guards.read_rows(wanted)
         for record in wanted:
-            found = judge(record, sides.get(record.holder.row), self.guards)
+            found = classify(record, named_rows.get(record.holder.row), self.guards)
             if found is not None:
                 yield Suspect(*found, record)
 
-    def _again(self, batch: list[Suspect]) -> None:
+    def _confirm_and_act(self, batch: list[Suspect]) -> None:
         """Check each suspect again, and act if nothing has changed."""
-        seen = [self.backend.get(suspect.record.name) for suspect in batch]
-        sides = self.guards.sides(record for record in seen if record is not None)
-        for suspect, now in zip(batch, seen, strict=True):
-            side = None if now is None else sides.get(now.holder.row)
-            if now is None or not self._still(suspect, now, side):
-                self.notes.add(_finding(suspect, Came.CHANGED, "it was no longer so at the second look"))
+        records = [self.backend.get(suspect.record.name) for suspect in batch]
+        named_rows = self.guards.read_rows(record for record in records if record is not None)
+        for suspect, current in zip(batch, records, strict=True):
+            named_row = None if current is None else named_rows.get(current.holder.row)
+            if current is None or not self._is_unchanged(suspect, current, named_row):
+                self.log.add(_make_finding(suspect, FindingOutcome.CHANGED, "it was no longer so at the second look"))
             else:
-                with self.notes.acting(now.name, suspect.kind, suspect.why):
-                    self.notes.add(self._act(suspect, now, side))
-        self.notes.write(self.options.by)
+                with self.log.audit_interruption(current.name, suspect.kind, suspect.why):
+                    self.log.add(self._act(suspect, current, named_row))
+        self.log.write_audit_entries(self.options.by)
 
-    def _still(self, suspect: Suspect, now: Record, side: Side | None) -> bool:
-        if now.token != suspect.record.token:
+    def _is_unchanged(self, suspect: Suspect, current: Record, named_row: NamedRow | None) -> bool:
+        if current.token != suspect.record.token:
             return False
-        found = judge(now, side, self.guards)
+        found = classify(current, named_row, self.guards)
         if found is None or found[0] is not suspect.kind:
             return False
-        if suspect.kind in (Kind.DEAD, Kind.FINISHED) and now.lease_ends > suspect.record.lease_ends + RENEWED:
+        if suspect.kind in (Kind.DEAD, Kind.FINISHED) and current.lease_ends > suspect.record.lease_ends + MIN_RENEWAL:
             return False  # its holder renews it
         if suspect.kind in (Kind.DIFFERS, Kind.FINISHED):  # lock, row, lock: so both states are of one moment
-            after = self.backend.get(now.name)
-            return after is not None and after.token == now.token
+            after = self.backend.get(current.name)
+            return after is not None and after.token == current.token
         return True
 
-    def _act(self, suspect: Suspect, now: Record, side: Side | None) -> Finding:
-        alive = holders.alive(now.holder)
+    def _act(self, suspect: Suspect, current: Record, named_row: NamedRow | None) -> Finding:
+        alive = holders.alive(current.holder)
         if suspect.kind is Kind.DIFFERS:
-            return _finding(suspect, Came.KEPT, suspect.why)
-        if suspect.kind is Kind.FINISHED and (alive is True or now.holder.kept):
+            return _make_finding(suspect, FindingOutcome.KEPT, suspect.why)
+        if suspect.kind is Kind.FINISHED and (alive is True or current.holder.kept):
             why = "its holder's process runs" if alive else "it is kept for a message that is on its way"
-            return _finding(suspect, Came.KEPT, f"{suspect.why}; but {why}")
+            return _make_finding(suspect, FindingOutcome.KEPT, f"{suspect.why}; but {why}")
         if suspect.kind is Kind.NO_EXPIRY:
-            return self._bound(suspect, now)
-        claimed = None if suspect.kind is Kind.FINISHED or side is None else self._claimed(side, now)
+            return self._set_expiry(suspect, current)
+        claimed = (
+            None if suspect.kind is Kind.FINISHED or named_row is None else self._find_claimed_row(named_row, current)
+        )
         if self.options.dry_run:
-            came = PutBackResult(False)
+            restored = RestoreResult(False)
             if claimed is not None:
-                came = self.restorer.preview(claimed.side.model, [claimed.guard], publish=alive is not True)
-            return _finding(suspect, Came.WOULD, suspect.why, came)
-        return self.release(suspect, now, claimed, alive)
+                restored = self.restorer.preview(claimed.named_row.model, [claimed.guard], publish=alive is not True)
+            return _make_finding(suspect, FindingOutcome.WOULD, suspect.why, restored)
+        return self.release(suspect, current, claimed, alive)
 
-    def _bound(self, suspect: Suspect, now: Record) -> Finding:
+    def _set_expiry(self, suspect: Suspect, current: Record) -> Finding:
         """Give a lock without expiry a TTL."""
-        ttl = _remaining(now)
+        ttl = _remaining_time(current)
         why = f"{suspect.why}: it ends in {ttl / 1000:.0f} s unless renewed"
         if self.options.dry_run:
-            return _finding(suspect, Came.WOULD, why)
-        done = self.backend.set_expiry(now.name, now.token, ttl)
-        return _finding(suspect, Came.SWEPT if done else Came.CHANGED, why)
+            return _make_finding(suspect, FindingOutcome.WOULD, why)
+        done = self.backend.set_expiry(current.name, current.token, ttl)
+        return _make_finding(suspect, FindingOutcome.SWEPT if done else FindingOutcome.CHANGED, why)
 
-    def _claimed(self, side: Side, record: Record) -> ClaimedRow | None:
+    def _find_claimed_row(self, named_row: NamedRow, record: Record) -> ClaimedRow | None:
         """Return the row that this lock's holder has claimed; ``None`` if there is no row to restore."""
-        if side.row is None or (side.row.token is not None and side.row.token != record.token):
+        if named_row.row is None or (named_row.row.token is not None and named_row.row.token != record.token):
             return None
-        guard = self.guards.of(side, record, self.restorer.publisher.task_of)
-        if guard is None or (side.row.token is None and not side.row.claimed_by(guard.guard)):
+        guard = self.guards.find_guard(named_row, record, self.restorer.publisher.task_of)
+        if guard is None or (named_row.row.token is None and not named_row.row.claimed_by(guard.guard)):
             return None
-        return ClaimedRow(side, guard)
+        return ClaimedRow(named_row, guard)
 
-    def release(self, suspect: Suspect, now: Record, claimed: ClaimedRow | None, alive: bool | None) -> Finding:
+    def release(self, suspect: Suspect, current: Record, claimed: ClaimedRow | None, alive: bool | None) -> Finding:
         """Restore the row, then release the lock; in reverse order if the task is to be published.
 
         Its worker must find the lock free, and a sweep that is killed in between leaves a claimed row without a lock,
         which the next sweep finds.
         """
-        came = PutBackResult(False)
-        first = self.options.requeue and alive is not True
-        removed = bool(take_away(now)) if first else False
-        if claimed is not None and (removed or not first):
-            came = self.restorer.put_back(
-                claimed.side.model,
-                claimed.side.pk,
-                now.token,
+        restored = RestoreResult(False)
+        release_first = self.options.requeue and alive is not True
+        removed = bool(delete_if_held(current)) if release_first else False
+        if claimed is not None and (removed or not release_first):
+            restored = self.restorer.restore(
+                claimed.named_row.model,
+                claimed.named_row.pk,
+                current.token,
                 [claimed.guard],
                 publish=alive is not True,
-                free=[now.name] if first else [],
+                free_locks=[current.name] if release_first else [],
             )
-        if not first:
-            removed = bool(take_away(now))
-        if came.done or (removed and (claimed is None or came.why)):
-            return _finding(suspect, Came.SWEPT, suspect.why, came)
-        return _finding(suspect, Came.CHANGED, "somebody else was first just now", came)
+        if not release_first:
+            removed = bool(delete_if_held(current))
+        if restored.done or (removed and (claimed is None or restored.why)):
+            return _make_finding(suspect, FindingOutcome.SWEPT, suspect.why, restored)
+        return _make_finding(suspect, FindingOutcome.CHANGED, "somebody else was first just now", restored)
 
 
-def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str] | None:
+def classify(record: Record, named_row: NamedRow | None, guards: Guards) -> tuple[Kind, str] | None:
     """Return the class of a lock and the evidence; ``None`` if nothing is wrong with it, as far as is known."""
     holder = record.holder
     if record.token and not holder.kept and holders.alive(holder) is False:
@@ -172,26 +174,26 @@ def judge(record: Record, side: Side | None, guards: Guards) -> tuple[Kind, str]
         return Kind.NO_EXPIRY, "nothing but a release would end it"
     if record.token and not holder.kept and record.until < record.now:
         return Kind.OVERDUE, f"its timeout ended {(record.now - record.until) / 1000:.0f} s ago"
-    if side is None or side.row is None or side.row.token is None:
+    if named_row is None or named_row.row is None or named_row.row.token is None:
         return None
-    if side.row.token == record.token:
+    if named_row.row.token == record.token:
         return None
-    if side.row.token:
+    if named_row.row.token:
         return Kind.DIFFERS, "its row is claimed by another token: whoever claimed it last is the one that may write"
-    if not guards.claimable(side):
-        said = ", ".join(f"{state!r}" for state in side.row.states.values())
-        return Kind.FINISHED, f"its row is not claimed any more, and {said}"
+    if not guards.is_claimable(named_row):
+        states = ", ".join(f"{state!r}" for state in named_row.row.states.values())
+        return Kind.FINISHED, f"its row is not claimed any more, and {states}"
     return None  # about to be claimed, or just released
 
 
-def _remaining(record: Record) -> int:
+def _remaining_time(record: Record) -> int:
     """Return milliseconds: the rest of the timeout, at least a lease; for a foreign value the default timeout."""
     hold, lease = get_settings().default_spans
     return hold if not record.token else max(record.until - record.now, lease)
 
 
-def _finding(suspect: Suspect, came: Came, why: str, result: PutBackResult | None = None) -> Finding:
-    result = result or PutBackResult(False)
+def _make_finding(suspect: Suspect, came: FindingOutcome, why: str, result: RestoreResult | None = None) -> Finding:
+    result = result or RestoreResult(False)
     return Finding(
         kind=suspect.kind,
         came=came,

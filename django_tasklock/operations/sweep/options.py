@@ -17,7 +17,7 @@ from django_tasklock.names import strip_prefix
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record, monotonic
 
-LONGEST_REQUEST = 25.0
+MAX_SECONDS_IN_REQUEST = 25.0
 """Seconds for a sweep inside a web request: web servers abort requests after thirty."""
 
 
@@ -34,11 +34,11 @@ class SweepOptions:
     requeue: bool
     by: Actor
     pause: float
-    ends: float | None = None
+    deadline: float | None = None
     """The deadline on the monotonic clock, after which nothing more is checked; ``None``: no deadline."""
 
     @classmethod
-    def checked(
+    def from_arguments(
         cls,
         dry_run: bool,
         older_than: Duration | None,
@@ -68,19 +68,19 @@ class SweepOptions:
         )
 
     @property
-    def over(self) -> bool:
+    def timed_out(self) -> bool:
         """Whether the deadline has passed."""
-        return self.ends is not None and monotonic() > self.ends
+        return self.deadline is not None and monotonic() > self.deadline
 
-    def wants(self, record: Record) -> bool:
+    def matches(self, record: Record) -> bool:
         """Return whether a held lock matches the prefix, models and age."""
         if not record.name.startswith(self.prefix):
             return False
-        if self.models and not self._names_one(record):
+        if self.models and not self._names_selected_model(record):
             return False
         return self.age is None or (bool(record.token) and record.now - record.at >= self.age)
 
-    def _names_one(self, record: Record) -> bool:
+    def _names_selected_model(self, record: Record) -> bool:
         try:
             return table_model(apps.get_model(record.holder.row.partition(":")[0])) in self.models
         except (LookupError, ValueError):

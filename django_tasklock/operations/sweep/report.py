@@ -11,10 +11,10 @@ from typing import Any
 
 from django.utils.translation import gettext_noop
 
-from django_tasklock.operations.audit import Deed, broken_off, record_acts
+from django_tasklock.operations.audit import NewEntry, interrupted_outcome, record_acts
 from django_tasklock.operations.values import Actor
 
-LISTED = 1000
+MAX_FINDINGS = 1000
 """Findings listed in a report; all of them are counted."""
 
 
@@ -44,7 +44,7 @@ CLASSES: Mapping[Kind, tuple[str, str]] = {
 """Each class in words, which are translated, and the action on it."""
 
 
-class Came(enum.StrEnum):
+class FindingOutcome(enum.StrEnum):
     """The outcome of a finding."""
 
     SWEPT = "swept"
@@ -61,7 +61,7 @@ class Finding:
     """One finding. Texts are for people and contain no token."""
 
     kind: Kind
-    came: Came
+    came: FindingOutcome
     why: str
     """The evidence, or why nothing was done."""
     name: str = ""
@@ -77,14 +77,14 @@ class Finding:
     """Why the task was not published, although requested."""
 
     @property
-    def deed(self) -> Deed:
+    def audit_entry(self) -> NewEntry:
         """The entry for the audit trail."""
-        words = [CLASSES[self.kind][1]]
+        actions = [CLASSES[self.kind][1]]
         if self.put_back:
-            words = [f"{self.row} put back"] if self.kind is Kind.ABANDONED else [*words, f"{self.row} put back"]
+            actions = [f"{self.row} put back"] if self.kind is Kind.ABANDONED else [*actions, f"{self.row} put back"]
         if self.published:
-            words.append(f"published again as {self.published}")
-        return Deed(self.name or self.row, "sweep", f"{self.kind}: {self.why}", ", ".join(words))
+            actions.append(f"published again as {self.published}")
+        return NewEntry(self.name or self.row, "sweep", f"{self.kind}: {self.why}", ", ".join(actions))
 
     def as_dict(self) -> dict[str, str | bool]:
         """Return the values for JSON."""
@@ -163,46 +163,51 @@ class SweepLog:
     looked_at: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("entries", "locks", "rows", "parked"), 0))
     left_out: dict[str, None] = field(default_factory=dict)
     published: int = 0
-    began: float = field(default_factory=time.monotonic)
-    deeds: list[Deed] = field(default_factory=list)
+    started: float = field(default_factory=time.monotonic)
+    new_entries: list[NewEntry] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and list it if there is room."""
-        word = {Came.SWEPT: "acted", Came.WOULD: "acted", Came.CHANGED: "changed", Came.KEPT: "kept"}[finding.came]
+        word = {
+            FindingOutcome.SWEPT: "acted",
+            FindingOutcome.WOULD: "acted",
+            FindingOutcome.CHANGED: "changed",
+            FindingOutcome.KEPT: "kept",
+        }[finding.came]
         self.count(finding.kind, found=1, **{word: 1})
         self.published += bool(finding.published)
-        if finding.came is Came.SWEPT:
-            self.deeds.append(finding.deed)
-        if len(self.findings) < LISTED:
+        if finding.came is FindingOutcome.SWEPT:
+            self.new_entries.append(finding.audit_entry)
+        if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
         else:
             self.unlisted += 1
 
-    def count(self, kind: Kind, **more: int) -> None:
+    def count(self, kind: Kind, **numbers: int) -> None:
         """Count without listing."""
-        for word, number in more.items():
+        for word, number in numbers.items():
             self.counts[kind][word] = self.counts[kind].get(word, 0) + number
 
-    def leave_out(self, why: str) -> None:
+    def record_left_out(self, why: str) -> None:
         """Record, once, what could not be checked."""
         self.left_out[why] = None
 
     @contextmanager
-    def acting(self, name: str, kind: Kind, why: str) -> Iterator[None]:
+    def audit_interruption(self, name: str, kind: Kind, why: str) -> Iterator[None]:
         """Note for the audit trail that the block, which acts on a finding, broke off, if it does."""
-        noted = len(self.deeds)
+        entries_before = len(self.new_entries)
         try:
             yield
         except BaseException as error:
-            if not self.dry_run and len(self.deeds) == noted:
-                self.deeds.append(Deed(name, "sweep", f"{kind}: {why}", broken_off(error)))
+            if not self.dry_run and len(self.new_entries) == entries_before:
+                self.new_entries.append(NewEntry(name, "sweep", f"{kind}: {why}", interrupted_outcome(error)))
             raise
 
-    def write(self, by: Actor) -> None:
+    def write_audit_entries(self, by: Actor) -> None:
         """Write the actions since the last call to the audit trail."""
-        if self.deeds:
-            record_acts(by, self.deeds)
-        self.deeds = []
+        if self.new_entries:
+            record_acts(by, self.new_entries)
+        self.new_entries = []
 
     def report(self) -> SweepReport:
         """Return the report so far."""
@@ -214,5 +219,5 @@ class SweepLog:
             looked_at=dict(self.looked_at),
             left_out=tuple(self.left_out),
             published=self.published,
-            seconds=time.monotonic() - self.began,
+            seconds=time.monotonic() - self.started,
         )

@@ -13,7 +13,7 @@ from django.db import Error, router
 from django.utils import timezone
 
 from django_tasklock.backends.codec import json_object
-from django_tasklock.operations.moments import with_zone
+from django_tasklock.operations.datetimes import with_zone
 from django_tasklock.operations.sweep.report import SweepReport
 from django_tasklock.texts import printable
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("django_tasklock")
 
-KEPT = 1000
+MAX_RUNS = 1000
 """Runs that are stored: at one per minute, those of the last sixteen hours."""
-LISTED = 100
+MAX_FINDINGS = 100
 """Findings stored per run; all actions are in the audit trail."""
 
 
@@ -59,35 +59,35 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
 
     if options.dry_run:
         return None
-    kept = {**report.as_dict(), "findings": [finding.as_dict() for finding in report.findings[:LISTED]]}
-    kept["unlisted"] = report.unlisted + max(0, len(report.findings) - LISTED)
+    document = {**report.as_dict(), "findings": [finding.as_dict() for finding in report.findings[:MAX_FINDINGS]]}
+    document["unlisted"] = report.unlisted + max(0, len(report.findings) - MAX_FINDINGS)
     runs = SweepEntry._base_manager.using(router.db_for_write(SweepEntry))
     try:
-        made = runs.create(
+        entry = runs.create(
             at=timezone.now(),
             actor=printable(options.by.name),
-            scope=printable(_scope(options)),
+            scope=printable(_describe_scope(options)),
             swept=report.swept,
             seconds=report.seconds,
             problem=printable(problem),
-            report=json.dumps(kept),
+            report=json.dumps(document),
         )
-        runs.filter(pk__lte=made.pk - KEPT).delete()
+        runs.filter(pk__lte=entry.pk - MAX_RUNS).delete()
     except Error as error:
         logger.warning("sweep: that it has run could not be written down: %s", error)
         return None
-    return made.pk
+    return entry.pk
 
 
 def sweep_runs(limit: int = 20) -> list[SweepRun]:
     """Return the last runs of the sweep, the latest first. Raises database errors."""
-    return [_run(entry) for entry in _entries().order_by("-id")[:limit]]
+    return [_to_run(entry) for entry in _entries().order_by("-id")[:limit]]
 
 
 def find_sweep_run(number: int) -> SweepRun | None:
     """Return one run; ``None`` if it is not stored. Raises database errors."""
     entry = _entries().filter(pk=number).first()
-    return None if entry is None else _run(entry)
+    return None if entry is None else _to_run(entry)
 
 
 def last_sweep_age() -> float | None:
@@ -105,7 +105,7 @@ def _entries() -> QuerySet[SweepEntry]:
     return SweepEntry._base_manager.using(router.db_for_read(SweepEntry))
 
 
-def _scope(options: SweepOptions) -> str:
+def _describe_scope(options: SweepOptions) -> str:
     parts = []
     if options.prefix:
         parts.append(f"prefix={options.prefix}")
@@ -116,7 +116,7 @@ def _scope(options: SweepOptions) -> str:
     return " ".join(parts)
 
 
-def _run(entry: SweepEntry) -> SweepRun:
+def _to_run(entry: SweepEntry) -> SweepRun:
     return SweepRun(
         number=entry.pk,
         at=with_zone(entry.at),

@@ -12,9 +12,9 @@ from django_tasklock.types import Record
 
 _T = TypeVar("_T")
 
-PAGE = 1000
+PAGE_SIZE = 1000
 """Locks per request."""
-BATCH = 2000
+BATCH_SIZE = 2000
 """Suspects that share one pause."""
 
 
@@ -26,26 +26,26 @@ def live_locks(backend: LockStore) -> Iterator[list[Record]]:
     ``TaskLockError`` if the store cannot list.
     """
     offset = 0
-    met: dict[str, float] = {}  # the end of each lease when last read
+    lease_ends_read: dict[str, float] = {}  # the end of each lease when last read
     while True:
-        page = backend.page(Query(offset=offset, limit=PAGE))
-        if offset and not _joins(page.records, met):
-            offset = max(0, offset - PAGE // 2)
+        page = backend.page(Query(offset=offset, limit=PAGE_SIZE))
+        if offset and not _overlaps(page.records, lease_ends_read):
+            offset = max(0, offset - PAGE_SIZE // 2)
             continue
-        fresh = [record for record in page.records if record.name not in met]
-        met |= {record.name: record.lease_ends for record in page.records}
-        yield fresh
+        unread = [record for record in page.records if record.name not in lease_ends_read]
+        lease_ends_read |= {record.name: record.lease_ends for record in page.records}
+        yield unread
         if page.next is None:
             return
         offset = max(0, page.next - 1)
 
 
-def _joins(records: list[Record], met: dict[str, float]) -> bool:
+def _overlaps(records: list[Record], lease_ends_read: dict[str, float]) -> bool:
     """Return whether no lock was missed before this page: its first lock was read before, and has not moved since."""
-    return bool(records) and met.get(records[0].name) == records[0].lease_ends
+    return bool(records) and lease_ends_read.get(records[0].name) == records[0].lease_ends
 
 
-def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
+def read_pages(backend: LockStore, query: Query) -> Iterator[list[Record]]:
     """Yield pages of a kind of locks that hardly changes meanwhile: orphaned ones, or those without expiry."""
     while True:
         page = backend.page(query)
@@ -55,20 +55,20 @@ def of_kind(backend: LockStore, query: Query) -> Iterator[list[Record]]:
         query = query._replace(offset=page.next)
 
 
-def second_look(suspects: Iterable[_T], pause: float) -> Iterator[list[_T]]:
+def delayed_batches(suspects: Iterable[_T], pause: float) -> Iterator[list[_T]]:
     """Yield the suspects in batches, each at least ``pause`` seconds after its last suspect was found."""
     batch: list[_T] = []
     for suspect in suspects:
         batch.append(suspect)
-        if len(batch) == BATCH:
-            wait(pause)
+        if len(batch) == BATCH_SIZE:
+            sleep(pause)
             yield batch
             batch = []
     if batch:
-        wait(pause)
+        sleep(pause)
         yield batch
 
 
-def wait(pause: float) -> None:
+def sleep(pause: float) -> None:
     """Sleep between the two passes, so that others can act."""
     time.sleep(pause)

@@ -13,7 +13,7 @@ from rest_framework.response import Response
 from django_tasklock import operations
 from django_tasklock.names import bare_name
 from django_tasklock.operations import LimitOutcome
-from django_tasklock.operations.limits.permits import limiter_name
+from django_tasklock.operations.limits.permits import clean_limiter_name
 from django_tasklock.operations.limits.values import LimitResult
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import TaskLockView
@@ -27,7 +27,7 @@ class LimitBaseView(TaskLockView):
     tag = "limits"
     permission: tuple[str, ...] = access.VIEW_LIMITS
     throttle_scope = "tasklock_view"
-    checked = staticmethod(limiter_name)
+    checked = staticmethod(clean_limiter_name)
 
     def named(self, name: str) -> str:
         """Return the limiter's name; raise a problem if it is invalid."""

@@ -10,7 +10,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
-from django_tasklock.operations.sweep.options import LONGEST_REQUEST
+from django_tasklock.operations.sweep.options import MAX_SECONDS_IN_REQUEST
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import TaskLockView
 from django_tasklock.rest.problems import Problem, as_problem
@@ -78,7 +78,7 @@ class SweepView(SweepBaseView):
         """Return the report."""
         given = self.read_body()
         with as_problem(400, "invalid_sweep"):
-            report = operations.sweep(by=self.actor(), longest=LONGEST_REQUEST, **given)
+            report = operations.sweep(by=self.actor(), longest=MAX_SECONDS_IN_REQUEST, **given)
         return Response(serializers.ReportSerializer({"report": report.as_dict()}).data)
 
 

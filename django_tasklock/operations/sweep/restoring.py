@@ -24,11 +24,11 @@ from django_tasklock.types import AcquireRequest, Grant
 
 logger = logging.getLogger("django_tasklock")
 
-MOMENT = 3000
+BRIEF_LEASE = 3000
 """Milliseconds after which locks that the sweep takes briefly expire by themselves."""
 
 
-class PutBackResult(NamedTuple):
+class RestoreResult(NamedTuple):
     """The result for one row. ``done``: it was restored; ``why``: why it was not."""
 
     done: bool
@@ -46,35 +46,35 @@ class RowRestorer:
         self.requeue = options.requeue
         self.publisher = Publisher()
 
-    def publishable(self, entries: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
+    def choose_publishable(self, guards: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
         """Return the guard whose task is to be published, or the reason why none is; both empty if not requested."""
         if not (self.requeue and publish):
             return None, "its process still runs" if self.requeue else ""
-        tasks = {id(self.publisher.task_of(one.locked)): one for one in entries if self.publisher.task_of(one.locked)}
+        tasks = {id(self.publisher.task_of(one.locked)): one for one in guards if self.publisher.task_of(one.locked)}
         if len(tasks) > 1:
             names = sorted(self.publisher.task_of(one.locked).name for one in tasks.values())
             return None, f"it may have been claimed by any of {', '.join(names)}"
-        one = next(iter(tasks.values()), entries[0])
+        one = next(iter(tasks.values()), guards[0])
         why = self.publisher.obstacle(one.locked, one.pk)
         return (None, why) if why else (one, "")
 
-    def preview(self, model: type[Model], entries: list[Guarded], *, publish: bool) -> PutBackResult:
+    def preview(self, model: type[Model], guards: list[Guarded], *, publish: bool) -> RestoreResult:
         """Return the expected result of ``put_back``, as far as it is known beforehand."""
-        one, why = self.publishable(entries, publish)
-        if claimable_state(entries[0].guard, has_token_columns(model), published=one is not None) is None:
-            return PutBackResult(False, unpublished=why, why=_ALIKE)
-        return PutBackResult(True, unpublished=why)
+        one, why = self.choose_publishable(guards, publish)
+        if claimable_state(guards[0].guard, has_token_columns(model), published=one is not None) is None:
+            return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
+        return RestoreResult(True, unpublished=why)
 
-    def put_back(
+    def restore(
         self,
         model: type[Model],
         pk: Any,
         token: str,
-        entries: list[Guarded],
+        guards: list[Guarded],
         *,
         publish: bool,
-        free: Sequence[str] = (),
-    ) -> PutBackResult:
+        free_locks: Sequence[str] = (),
+    ) -> RestoreResult:
         """Restore the row if it is still claimed with ``token``. ``publish``: publish its task if the options say so.
 
         ``free``: the row's locks, which are free. If the row has no token they are held briefly, so that no worker
@@ -83,28 +83,28 @@ class RowRestorer:
         The message is sent before the commit and is run after it, so a sweep that is killed in between leaves no row
         without a message: at worst a surplus message, which the lock and the guard refuse.
         """
-        one, why = self.publishable(entries, publish)
-        guard = (one or entries[0]).guard
+        one, why = self.choose_publishable(guards, publish)
+        guard = (one or guards[0]).guard
         state = claimable_state(guard, has_token_columns(model), published=one is not None)
         if state is None:
-            return PutBackResult(False, unpublished=why, why=_ALIKE)
-        if free and not has_token_columns(model):
-            with holding(free) as ours:
-                return self._do(model, pk, token, one, guard, state, why) if ours else PutBackResult(False)
-        return self._do(model, pk, token, one, guard, state, why)
+            return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
+        if free_locks and not has_token_columns(model):
+            with acquire_briefly(free_locks) as acquired:
+                return self._restore(model, pk, token, one, guard, state, why) if acquired else RestoreResult(False)
+        return self._restore(model, pk, token, one, guard, state, why)
 
-    def _do(
+    def _restore(
         self, model: type[Model], pk: Any, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
-    ) -> PutBackResult:
+    ) -> RestoreResult:
         if one is None:
-            return PutBackResult(revoke_claim(model, pk, guard, token, state), unpublished=why)
+            return RestoreResult(revoke_claim(model, pk, guard, token, state), unpublished=why)
         due = 0.0
-        sent = ""
+        message_id = ""
         try:
             with durable(router.db_for_write(model), f"put {model._meta.label} {pk!r} back"):
                 if not revoke_claim(model, pk, guard, token, state):
-                    return PutBackResult(False)
-                sent, due = self.publisher.publish(one.locked, one.pk, pk)
+                    return RestoreResult(False)
+                message_id, due = self.publisher.publish(one.locked, one.pk, pk)
         except (Error, TaskLockError):
             raise  # of the database or the store: trying other rows would fail as well
         except Exception as error:
@@ -113,19 +113,21 @@ class RowRestorer:
             logger.warning(
                 "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, pk, error
             )
-            return PutBackResult(False, unpublished=str(error) or repr(error), why="its task could not be published")
+            return RestoreResult(False, unpublished=str(error) or repr(error), why="its task could not be published")
         if time.monotonic() >= due:  # the message may have been run, and refused, before the commit
-            sent, _ = self.publisher.publish(one.locked, one.pk, pk)
-        return PutBackResult(True, published=sent)
+            message_id, _ = self.publisher.publish(one.locked, one.pk, pk)
+        return RestoreResult(True, published=message_id)
 
 
 @contextmanager
-def holding(names: Sequence[str]) -> Iterator[bool]:
+def acquire_briefly(names: Sequence[str]) -> Iterator[bool]:
     """Acquire these locks for the block, for three seconds at most; yield whether all of them were free."""
     backend, token, taken = get_backend(), os.urandom(16).hex(), []
     try:
         for name in sorted(names):
-            if not isinstance(backend.acquire(AcquireRequest(name, token, MOMENT, MOMENT, holder_json())), Grant):
+            if not isinstance(
+                backend.acquire(AcquireRequest(name, token, BRIEF_LEASE, BRIEF_LEASE, holder_json())), Grant
+            ):
                 break
             taken.append(name)
         yield len(taken) == len(names)
@@ -134,4 +136,4 @@ def holding(names: Sequence[str]) -> Iterator[bool]:
             backend.release(name, token)
 
 
-_ALIKE = "its state is claimable already, and without a token nothing tells it from a row that was put back"
+_INDISTINGUISHABLE = "its state is claimable already, and without a token nothing tells it from a row that was put back"
