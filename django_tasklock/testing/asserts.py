@@ -12,10 +12,10 @@ def assert_locked(lock: Lockable) -> None:
 
     >>> testing.assert_locked("report")
     Traceback (most recent call last):
-    AssertionError: nobody has the lock 'report'
+    AssertionError: the lock 'report' is free
     """
     if _record(lock) is None:
-        raise AssertionError(f"nobody has the lock {name_of(lock)!r}")
+        raise AssertionError(f"the lock {name_of(lock)!r} is free")
 
 
 def assert_not_locked(lock: Lockable) -> None:

@@ -42,7 +42,7 @@ def lose(lock: TaskLock | ConcurrencyLimiter, reason: str = SAYS) -> None:
     """
     lease = lock.lease
     if lease is None or lease.lost:
-        raise TaskLockError(f"{lock.noun} {lock.name!r} is not held by who would lose it", name=lock.name)
+        raise TaskLockError(f"the caller does not hold {lock.noun} {lock.name!r}", name=lock.name)
     _lose(lease, reason)
 
 
@@ -60,7 +60,7 @@ def lose_lock(lock: Lockable, reason: str = SAYS) -> None:
     name = name_of(lock)
     lease = _find(name)
     if lease is None or lease.lost:
-        raise TaskLockError(f"lock {name!r} is held by nobody of this process, who could lose it", name=name)
+        raise TaskLockError(f"this process does not hold lock {name!r}", name=name)
     _lose(lease, reason)
 
 
@@ -86,19 +86,19 @@ def kill_holder(lock: Lockable) -> None:
         return
     lease = _find(name)
     if lease is None:
-        raise TaskLockError(f"lock {name!r} is held by nobody of this process, who could be killed", name=name)
+        raise TaskLockError(f"neither this process nor lock_held() holds lock {name!r}", name=name)
     bare = process_locks.find(name)
     if bare is not None and bare.lease is lease:
         process_locks.discard(bare)
     claim = claims.current.get()
     if claim is not None and claim.token == lease.token:
-        claim.taken = False  # a dead holder does not close it
+        claim.taken = False  # so that the end of the body does not close the row
     block = lock_block.get()
     if block is not None and block.lease is lease:
-        lock_block.set(block.around)  # a dead holder does not leave it
+        lock_block.set(block.around)  # so that the end of the body does not release the lock
     heartbeat.forget(lease)
     disown(lease)
-    lease.generation = DEAD  # as in a forked child: it is no holder
+    lease.generation = DEAD  # as in a forked child, which is not the holder
 
 
 def overtake() -> None:
@@ -119,8 +119,8 @@ def overtake() -> None:
     claim = claims.current_claim()
     if not claim.has_columns:
         raise TaskLockError(
-            f"{claim.name} has no {TOKEN} and {EPOCH}, so nobody can tell who claimed it last: derive its model from"
-            " GuardedModel"
+            f"{claim.name} has no columns {TOKEN} and {EPOCH}, so another claim cannot take its row: derive its model"
+            " from GuardedModel"
         )
     claim.rows().update(**{TOKEN: secrets.token_hex(16), EPOCH: F(EPOCH) + 1})
     for lease in _leases():

@@ -1,4 +1,4 @@
-"""The off switch: a store that grants every request."""
+"""The store of ``locks_off()``: it grants every request."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class GrantingLeases(LeaseStore):
         return _record(name, token)
 
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
-        """Return the polling waiter, whose first request is granted."""
+        """Run ``verb`` in the calling thread: it does no I/O."""
         return verb(*args)
 
     async def aget_held(self, name: str, token: str) -> Record | None:
@@ -79,14 +79,14 @@ class GrantingSeveral(Several):
 
 
 class Forgetful(dict[str, State]):
-    """Rate limits without a memory: each call is the first one."""
+    """A dict of states that stays empty, so that each call is the first one of its limit."""
 
     def __setitem__(self, name: str, state: State) -> None:
         """Store nothing."""
 
 
 class GrantingBackend(GrantingLeases, LockStore):
-    """A store that refuses no lock, permit or rate. ``TASKLOCK["BACKEND"]`` for tests of something else."""
+    """A store that refuses no lock, permit or rate, for tests of something else."""
 
     across_processes = False
 
@@ -97,7 +97,7 @@ class GrantingBackend(GrantingLeases, LockStore):
 
     @cached_property
     def several(self) -> Several:
-        """The verbs for several names at once, which are also granted."""
+        """The verbs for several names at once. They are granted, too."""
         return GrantingSeveral(self)
 
     def get(self, name: str) -> Record | None:

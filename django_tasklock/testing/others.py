@@ -53,7 +53,7 @@ class LockWaiter:
         self.token = request.token
         self._backend = backend
         self._place = MemoryWaiter(backend, request, backend.queues)
-        self._place.waker = int  # as if it slept, so that a release wakes it
+        self._place.waker = int  # not None: a release hands the lock to a waiter that sleeps
         self._place.acquire()
 
     @property
@@ -182,7 +182,7 @@ def find(name: str) -> HeldLock | None:
 def _use_up(limiter: RateLimiter) -> None:
     terms = limiter.terms
     cost = min(terms.capacity(rate) for rate in terms.rates)
-    while cost:  # as much at once as the limit allows
+    while cost:  # in few requests: as much at once as the limit still allows
         try:
             limiter.book(monotonic(), cost)  # at the limit itself, not at that of a tenant
         except RateLimitExceeded:

@@ -1,4 +1,4 @@
-"""The store of a test: in memory, down, or switched off; and its clock."""
+"""The store of a test: in memory, unavailable, or switched off; and its clock."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def locks_off() -> Iterator[None]:
 
 @contextmanager
 def store_down() -> Iterator[None]:
-    """Let the memory store be down in this block.
+    """Make the memory store unavailable in this block.
 
     The policies apply: ``on_unavailable`` of locks, permits and rate limits. Held locks stay held until their leases
     end. After the block the store has what it had before. Raises ``TaskLockError`` with another store.

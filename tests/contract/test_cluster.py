@@ -66,7 +66,7 @@ class TestLocation:
 
     @pytest.mark.parametrize("location", ["redis+cluster://", "redis+cluster://a,,b", "redis://a", "cluster"])
     def test_what_names_no_nodes(self, location):
-        with pytest.raises(ImproperlyConfigured, match="names no nodes"):
+        with pytest.raises(ImproperlyConfigured, match="does not name nodes"):
             ClusterBackend(Settings(LOCATION=location))
 
     @pytest.mark.parametrize("location", ["redis+cluster://me:secret@a/1", "redis+cluster://me:secret@a:b"])

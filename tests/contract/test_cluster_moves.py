@@ -92,7 +92,7 @@ def test_nodes_that_do_not_agree_are_told_from_a_slot_that_is_moved(cluster, bac
     node, other = cluster.serving(slot), away(cluster, "video:1")
     for one, said in ((node, other), (other, node)):
         one.client.execute_command("CLUSTER", "SETSLOT", slot, "NODE", said.id)
-    with pytest.raises(BackendUnavailable, match=f"do not agree about who serves slot {slot}: redis-cli") as caught:
+    with pytest.raises(BackendUnavailable, match=f"disagree about which node serves slot {slot}: see") as caught:
         call(way, backend, "acquire", an_ask("video:1"))
     assert (caught.value.down, caught.value.doubt) == (False, False)
     cluster.end_move(slot, node)

@@ -34,7 +34,7 @@ SAFE = "noeviction"
 
 
 class SlotConnections:
-    """The connections of the store of one bucket, which all buckets share, to the node that serves its slot."""
+    """The connections of a bucket's store to the node that serves its slot. Other buckets share them."""
 
     def __init__(self, nodes: Nodes, wire: ClusterWire, slot: int, replicas: int) -> None:
         acknowledged = Acknowledged(replicas) if replicas else None
@@ -93,18 +93,18 @@ class ClusterBackend(LockStore):
         return range(len(self._buckets))
 
     def ask(self, number: int, script: Any, tail: bytes) -> SlotRequest:
-        """Return a request of ``ask_all`` to a bucket."""
+        """Return a request to a bucket, for ``ask_all``."""
         return SlotRequest(self._buckets[number].slot, script, tail)
 
     def ask_all(self, asks: Sequence[SlotRequest]) -> list[Any]:
-        """Run scripts in their slots, at all nodes at once, and return the replies. Raises ``BackendUnavailable``.
+        """Run scripts, at all nodes at once, and return the replies. Raises ``BackendUnavailable``.
 
-        They may be run twice.
+        A script may be run twice.
         """
         return all_or_raise(self.try_all(asks))
 
     def try_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
-        """Do the same, but return a ``BackendUnavailable`` in place of each missing reply.
+        """Do what ``ask_all`` does, but return a ``BackendUnavailable`` in place of each missing reply.
 
         ``patient``: see ``ClusterWire.call_all``.
         """

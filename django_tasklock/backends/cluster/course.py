@@ -1,4 +1,4 @@
-"""What the error of a node means for a request: whether and when it is sent again."""
+"""Whether and when a request is sent again after an error of a node."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from django_tasklock.backends.redis.script import Script
 from django_tasklock.exceptions import BackendUnavailable
 
 PATIENCE = 1.8
-"""Seconds for which a request is repeated to a node that answers but cannot execute it now: it moves the slot, or a
+"""Seconds for which a request is repeated while nodes answer but cannot execute it: the slot is being moved, or a
 primary has failed."""
 LAST = 1.0
 """Seconds after which a request without an answer is not sent again. Each attempt may take ``location.TIMEOUT``."""
@@ -38,12 +38,12 @@ NOT_HERE = "non local key"
 
 @lru_cache(maxsize=1024)
 def guarded(script: Script) -> Script:
-    """Return the script for a cluster, of which nothing is executed while its slot is being moved."""
+    """Return the script with the guard: while its slot is being moved it fails before it has done anything."""
     return Script(GUARD + script.body, script.count, script.keys)
 
 
 class Course:
-    """One request. ``doubt``: an earlier attempt may have been executed."""
+    """The attempts to execute one request. ``doubt``: an earlier attempt may have been executed."""
 
     def __init__(self, nodes: Nodes, slot: int, began: float, again: bool) -> None:
         self._nodes = nodes
@@ -54,14 +54,14 @@ class Course:
         self._met = 0
         self.doubt = False
         self.looks: float | None = None
-        """When (monotonic) a node failed to serve the slot and may not serve it any more; ``None``: none has."""
+        """When (monotonic) a node failed: unless done since, the slots must be looked up again. ``None``: no need."""
         self.without: Node | None = None
-        """The node that is to be asked about that last."""
+        """The node that failed: it is asked for the slots last."""
 
     def delay_after(self, error: RedisError | OSError, node: Node | None, sent: bool) -> float:
-        """Return the seconds after which to send it again. Raises ``BackendUnavailable`` if it is not sent again.
+        """Return the seconds to wait before the next attempt. Raises ``BackendUnavailable`` if there is none.
 
-        ``sent``: when it was sent to ``node``.
+        ``sent``: whether the request may have reached ``node``.
         """
         now = monotonic()
         passed = now - self._began
@@ -94,15 +94,15 @@ class Course:
     def _over(self, error: RedisError | OSError) -> BackendUnavailable:
         if isinstance(error, MovedError):  # which is an AskError to redis-py
             return BackendUnavailable(
-                f"Redis refused ({type(error).__name__}: {error}); the nodes of the cluster do not agree about who"
-                f" serves slot {self._slot}: redis-cli --cluster check shows it, and redis-cli --cluster fix mends it",
+                f"Redis refused ({type(error).__name__}: {error}); the nodes of the cluster disagree about which"
+                f" node serves slot {self._slot}: see redis-cli --cluster check and redis-cli --cluster fix",
                 doubt=self.doubt,
                 down=False,
             )
         if in_transit(error):
             return BackendUnavailable(
                 f"Redis refused ({type(error).__name__}: {error}); slot {self._slot} of the cluster is being moved, and"
-                " no script may run there: redis-cli --cluster check shows a move that was broken off",
+                " no script can run there until that is over: redis-cli --cluster check shows unfinished moves",
                 doubt=self.doubt,
                 down=False,
             )
@@ -115,7 +115,7 @@ def in_transit(error: BaseException) -> bool:
 
 
 def unready(error: BaseException) -> bool:
-    """Tell whether the node serves no client now, or is no primary, so that nothing was executed."""
+    """Tell whether the node serves no clients now, or is not a primary, so that nothing was executed."""
     if isinstance(error, ReadOnlyError | ClusterDownError | BusyLoadingError) or "READONLY" in str(error):
         return True
     return isinstance(error, ResponseError) and serves_nobody(error)

@@ -1,4 +1,4 @@
-"""Lists of locks, merged from the buckets: a page is read of all of them, no more than a page at a time."""
+"""Lists of the locks of a cluster, merged from its buckets."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ if TYPE_CHECKING:
     from django_tasklock.backends.cluster import ClusterBackend
 
 CHUNK = 32
-"""Locks of one bucket that are read at once where all are merged by something else than expiry, at the most."""
+"""The most locks of one bucket that are read at once when the order is not by expiry."""
 
 Found = tuple[float, int, int, Record]
-"""When it ends (ms), its bucket, and its number in what was read of that."""
+"""When the lease ends (ms), the bucket, the position among the locks read from it, and the lock."""
 
 
 class Listing:
@@ -54,7 +54,7 @@ class Listing:
         ends, bound = _end(positions, query, number)
         pages = self._read(query, positions, starts, ends)
         found = [one for one in pages if (one[0] >= bound if query.descending else one[0] <= bound)]
-        found.sort(key=itemgetter(0, 1), reverse=query.descending)  # each bucket's are in order
+        found.sort(key=itemgetter(0, 1), reverse=query.descending)  # stable: those of one bucket stay in order
         if not looks:
             after = query.offset + len(found)
         elif len(found) > query.limit:
@@ -66,7 +66,7 @@ class Listing:
         return Page([one[-1] for one in found], positions.total, after if after < positions.total else None)
 
     def _read(self, query: Query, positions: Positions, starts: Numbers, ends: Numbers) -> list[Found]:
-        """Read the locks between two points in the order, those of each bucket in order."""
+        """Read the locks between two positions of each bucket. Those of one bucket are in order."""
         asks, sources = [], []
         for number, size in enumerate(positions.sizes):
             many = abs(ends[number] - starts[number])
@@ -83,7 +83,7 @@ class Listing:
         return found
 
     def _by_value(self, query: Query) -> Page:
-        """Merge the buckets' locks by age, or by what is left of the timeout, from the first on."""
+        """Return the page by age, or by time left of the timeout: merge the locks of the buckets from the first on."""
         wanted = query.offset + query.limit
         chunk = max(1, min(CHUNK, wanted, 2 * wanted // len(self._store.numbers) + 1))
         streams = [_Stream(number) for number in self._store.numbers]
@@ -114,7 +114,7 @@ class Listing:
         return Page(records, total, query.offset + len(records) if more else None)
 
     def _refill(self, query: Query, streams: Sequence[_Stream], chunk: int) -> None:
-        """Read on in some buckets, past what is not looked for."""
+        """Read on in each of these buckets until it has a lock that matches the query, or is read to its end."""
         while streams:
             asks, sources = [], []
             for stream in streams:
@@ -150,7 +150,7 @@ class Listing:
 
 
 class _Stream:
-    """One bucket while it is read. ``records``: what was read and not merged, the last one first."""
+    """A bucket that is being read. ``records``: those that were read but not merged yet, in reverse order."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -159,20 +159,20 @@ class _Stream:
         self.size = 0
 
     def key(self, query: Query) -> float:
-        """Return where its next lock stands in the order."""
+        """Return the sort key of its next lock. The least key comes first."""
         record = self.records[-1]
         if query.order == "left":
             value = float(record.until)
         else:
-            beyond = record.fence / 1000 - record.at  # a fence tells more than a time
+            beyond = record.fence / 1000 - record.at  # the fence has the microseconds
             value = -(record.at + (beyond if 0 < beyond < 1 else 0))
         return -value if query.descending else value
 
 
 def _end(positions: Positions, query: Query, number: int) -> tuple[Numbers, float]:
-    """Return where in the buckets ``number`` locks from the offset on end, and the time that this is.
+    """Return the position in each bucket at which ``number`` locks from the offset on end, and the time of that.
 
-    All that end in the same millisecond are within: of a page that is not whole what comes behind it is left out.
+    The caller drops locks beyond that time (ms), which it reads only if the index has changed meanwhile.
     """
     ending = sum(positions.ending)
     if query.descending:

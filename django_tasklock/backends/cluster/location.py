@@ -12,13 +12,13 @@ from django_tasklock.backends.redis.location import async_pool, sync_pool
 from django_tasklock.texts import without_password
 
 SCHEMES = {"redis+cluster": "redis", "rediss+cluster": "rediss"}
-"""Of a cluster, and of each of its nodes."""
+"""The URL scheme of a cluster, and of each of its nodes."""
 
 Address = tuple[str, int]
 
 
 class Source:
-    """A cluster as the setting names it: where to start, and how to connect to any of its nodes."""
+    """The cluster that ``LOCATION`` names: its first nodes, and how to connect to any node."""
 
     def __init__(self, location: str) -> None:
         self.urls = urls_of(location)
@@ -29,7 +29,7 @@ class Source:
             self.starts.append((str(kwargs.get("host") or "localhost"), int(kwargs.get("port") or 6379)))
 
     def pool(self, address: Address, longest: float | None = None) -> redis.ConnectionPool:
-        """Return a pool for threads. ``longest``: seconds to connect, and to answer, where that is less."""
+        """Return a pool for threads. ``longest``: timeout in seconds, of each step; ``None``: that of the URL."""
         return redis.ConnectionPool(
             connection_class=self._pool.connection_class, **_at(self._pool.connection_kwargs, address, longest)
         )
@@ -49,7 +49,7 @@ def urls_of(location: str) -> list[str]:
     user, at, hosts = rest[:ends].rpartition("@")
     if scheme not in SCHEMES or not found or not all(hosts.split(",")):
         raise ImproperlyConfigured(
-            f"TASKLOCK['LOCATION'] {without_password(location)!r} names no nodes of a Redis Cluster: write"
+            f"TASKLOCK['LOCATION'] {without_password(location)!r} does not name nodes of a Redis Cluster: write"
             " redis+cluster://host:port,host:port or, with TLS, rediss+cluster://..."
         )
     return [f"{SCHEMES[scheme]}://{user}{at}{host}{rest[ends:]}" for host in hosts.split(",")]
@@ -58,14 +58,14 @@ def urls_of(location: str) -> list[str]:
 def _checked(location: str, url: str) -> redis.ConnectionPool:
     try:
         pool = sync_pool(url)
-    except (ValueError, TypeError) as error:  # its text may have a part of the URL
+    except (ValueError, TypeError) as error:  # its text may contain a part of the URL
         raise ImproperlyConfigured(
-            f"TASKLOCK['LOCATION'] {without_password(location)!r} is no good URL of a Redis Cluster"
+            f"TASKLOCK['LOCATION'] {without_password(location)!r} is not a valid URL of a Redis Cluster"
             f" ({type(error).__name__}): redis+cluster://host:port,host:port"
         ) from error
     if pool.connection_kwargs.get("db"):
         raise ImproperlyConfigured(
-            f"TASKLOCK['LOCATION'] {without_password(location)!r} names a database: a Redis Cluster has number 0 alone"
+            f"TASKLOCK['LOCATION'] {without_password(location)!r} names a database, but a Redis Cluster has only one"
         )
     return pool
 
@@ -77,7 +77,7 @@ def _at(kwargs: dict[str, Any], address: Address, longest: float | None) -> dict
 
 
 class Range(NamedTuple):
-    """Who serves some slots."""
+    """A range of slots, and the nodes that serve it."""
 
     first: int
     last: int
@@ -86,7 +86,7 @@ class Range(NamedTuple):
 
 
 def ranges_in(reply: list[Any], answering: Address) -> list[Range]:
-    """Return what ``CLUSTER SLOTS`` says. A node without an address is at that of the node that was asked."""
+    """Return the ranges in a reply to ``CLUSTER SLOTS``. A node without an address has that of the answering node."""
     return [
         Range(first, last, _address(primary, answering), tuple(_address(replica, answering) for replica in replicas))
         for first, last, primary, *replicas in reply

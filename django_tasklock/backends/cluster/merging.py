@@ -1,4 +1,4 @@
-"""Requests to all buckets at once, and the merging of their answers. Each request is a pipeline per node."""
+"""Requests to many buckets at once, sent as one pipeline per node, and the merging of the answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def all_or_raise(replies: Sequence[Any]) -> list[Any]:
 
 
 def grouped(store: ClusterBackend, names: Iterable[str]) -> dict[int, list[int]]:
-    """Return the indexes of those of ``names`` that lie in each bucket, by the number of the bucket."""
+    """Group ``names`` by bucket: return the indexes of the names in each, by the number of the bucket."""
     found: dict[int, list[int]] = {}
     for index, name in enumerate(names):
         found.setdefault(store.number_of(name), []).append(index)

@@ -1,4 +1,4 @@
-"""What the scripts have counted in all buckets."""
+"""The counts of a cluster: the sums of what the scripts have counted in each bucket."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from django_tasklock.backends.redis.wire_async import AsyncWires
 ASKING = 0.3
 """Seconds that one node may take to report the slots; then another one is asked."""
 LOOKING = 0.9
-"""Seconds for which all of them are asked."""
+"""Seconds after which no further node is asked."""
 SLOTS = b"*2\r\n$7\r\nCLUSTER\r\n$5\r\nSLOTS\r\n"
 
 
@@ -61,7 +61,7 @@ class Nodes:
 
     @property
     def known(self) -> bool:
-        """Whether the slots are known."""
+        """Whether a node has reported the slots."""
         return bool(self._ranges)
 
     def of(self, slot: int) -> Node:
@@ -72,7 +72,7 @@ class Nodes:
                 self.look(monotonic())
             found = self._ranges[bisect_right(self._firsts, slot) - 1] if slot >= min(self._firsts) else None
             if found is None or slot > found.last:
-                raise redis.exceptions.ClusterDownError(f"CLUSTERDOWN nobody serves slot {slot}")
+                raise redis.exceptions.ClusterDownError(f"CLUSTERDOWN no node serves slot {slot}")
             node = self._by_slot[slot] = self._at(found.primary)
         return node
 
@@ -83,7 +83,7 @@ class Nodes:
         return [self._at(address) for address in dict.fromkeys(part.primary for part in self._ranges)]
 
     def moved(self, slot: int, error: MovedError, by: Node) -> Node:
-        """Record where a slot is now, and return that node."""
+        """Record the node that serves a slot now, from a MOVED error of node ``by``, and return it."""
         address = str(error.host) or by.address[0], int(error.port)
         node = self._by_slot[slot] = self._at(address)
         self._stale = True
@@ -122,7 +122,7 @@ class Nodes:
         finally:
             throw_away(connection)
         if not found:
-            raise redis.exceptions.ClusterDownError(f"CLUSTERDOWN {address[0]}:{address[1]} knows of no slots")
+            raise redis.exceptions.ClusterDownError(f"CLUSTERDOWN {address[0]}:{address[1]} reports no slots")
         return found
 
     def _take_over(self, ranges: list[Range]) -> None:

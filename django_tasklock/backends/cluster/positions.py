@@ -1,7 +1,8 @@
-"""Where a part of all locks lies in the buckets: the first thousand by expiry are so many of each.
+"""Find a position in the order of all locks: how many locks of each bucket come before it.
 
-Locks are in order of the end of their leases; of those that end in the same millisecond, in order of their buckets. How
-many there are up to a time is asked of all buckets at once, of fifteen times in one request, until the time is found.
+Locks are in order of expiry; those that expire in the same millisecond, in order of their buckets. To find the time
+that belongs to a position, all buckets are asked how many locks expire by each of fifteen times; and again, between
+two of these times, until it is found.
 """
 
 from __future__ import annotations
@@ -22,14 +23,14 @@ SPAN = load("cluster_span", 1, 2)
 BELOW = load("cluster_below", 1, 2)
 RANK = load("cluster_rank", 1, 2)
 TIMES = 15
-"""Times that one request asks about."""
+"""How many times one request asks about."""
 
 Numbers = list[int]
-"""One of each bucket."""
+"""One number for each bucket."""
 
 
 class Cut(NamedTuple):
-    """A point in the order. ``before``: locks of each bucket up to ``time``; ``upto``: up to one millisecond more."""
+    """A time in ms. ``before``: locks of each bucket that end by then; ``upto``: a millisecond later, or more."""
 
     time: int
     before: Numbers
@@ -37,7 +38,7 @@ class Cut(NamedTuple):
 
 
 class Positions:
-    """The locks of one kind, as they lay in the buckets when this was made."""
+    """The locks of one state in the buckets, as they were counted when this was made."""
 
     def __init__(self, store: ClusterBackend, which: Which) -> None:
         self._store = store
@@ -45,9 +46,9 @@ class Positions:
         asks = [store.ask(number, SPAN, store.bucket(number).layout.index + tail) for number in store.numbers]
         replies = [reply.split() for reply in store.ask_all(asks)]
         self.ending: Numbers = [int(reply[0]) for reply in replies]
-        """How many there are in each bucket that end."""
+        """How many locks of each bucket have an expiry."""
         self.endless: Numbers = [int(reply[1]) for reply in replies]
-        """How many have no expiry."""
+        """How many have none."""
         self.sizes: Numbers = [one + other for one, other in zip(self.ending, self.endless, strict=True)]
         self.total = sum(self.sizes)
         self._first = min((time for reply in replies if (time := int(float(reply[2])))), default=0)
@@ -57,11 +58,11 @@ class Positions:
 
     @property
     def none(self) -> Numbers:
-        """Nothing of each."""
+        """Zero for each bucket."""
         return [0] * len(self.sizes)
 
     def split(self, position: int) -> Numbers:
-        """Return how many of each bucket are among the first ``position``."""
+        """Return how many locks of each bucket are among the first ``position`` of all."""
         if position <= 0:
             return self.none
         if position >= self.total:
@@ -73,9 +74,9 @@ class Positions:
         return _shared(cut.before, ties, position - sum(cut.before))
 
     def cut(self, position: int) -> Cut:
-        """Return the time up to which there are ``position`` locks at the most, and more a millisecond later.
+        """Return a time by which ``position`` locks end; or fewer, and a millisecond later more than ``position``.
 
-        There must be more that end.
+        More than ``position`` must have an expiry.
         """
         if (known := self._cuts.get(position)) is not None:
             return known
@@ -94,7 +95,7 @@ class Positions:
         return found
 
     def upto(self, times: Sequence[int]) -> list[Numbers]:
-        """Return how many of each bucket end by each of these times."""
+        """Return, for each of these times, how many locks of each bucket end by then."""
         script = BELOW.sized(2 + len(times), 1)
         arguments = b"".join(map(bulk, times))
         asks = [
@@ -105,7 +106,7 @@ class Positions:
         return [list(column) for column in zip(*rows, strict=True)]
 
     def position(self, record: Record, number: int) -> int:
-        """Return how many locks stand before one of a bucket."""
+        """Return how many locks come before ``record``, which is in bucket ``number``."""
         if record.ttl is None:
             before, upto = self.ending, self.sizes
         else:
@@ -115,12 +116,12 @@ class Positions:
         layout = self._store.bucket(number).layout
         tail = layout.index + bulk(self._lows[number]) + layout.lock(record.name)
         (rank,) = self._store.ask_all([self._store.ask(number, RANK, tail)])
-        if rank is None:  # it has gone meanwhile
+        if rank is None:  # it was released meanwhile
             rank = before[number]
         return int(found + rank)
 
 
 def _shared(before: Numbers, ties: Numbers, number: int) -> Numbers:
-    """Return ``before`` and the first ``number`` of the ties, those of the first buckets first."""
+    """Add the first ``number`` of the ties, in order of the buckets, to ``before``."""
     passed = [0, *accumulate(ties)]
     return [one + max(0, min(tie, number - sofar)) for one, tie, sofar in zip(before, ties, passed[:-1], strict=True)]

@@ -1,4 +1,4 @@
-"""Rate limits in a Redis Cluster: the book of a limiter is in one slot."""
+"""Rate limits in a Redis Cluster: all keys of one limiter are in one slot."""
 
 from __future__ import annotations
 

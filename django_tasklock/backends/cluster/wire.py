@@ -26,7 +26,7 @@ TOGETHER = 128
 
 
 class SlotRequest(NamedTuple):
-    """A script to run where a slot is served."""
+    """A script to run at the node that serves a slot."""
 
     slot: int
     script: Script
@@ -37,13 +37,13 @@ _Failed = list[tuple[Node | None, int]]
 
 
 class ClusterWire:
-    """Runs packed scripts for the threads of this process, each where its slot is served."""
+    """Runs packed scripts for the threads of this process, each at the node that serves its slot."""
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
 
     def call(self, slot: int, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Do what ``Wire.call`` does. If a node has failed, or the slot has moved, the right node is found."""
+        """Do what ``Wire.call`` does, at the node that serves the slot. Find it again after a failover or a move."""
         began, course = monotonic(), None
         while True:
             node: Node | None = None
@@ -64,10 +64,11 @@ class ClusterWire:
                 time.sleep(pause)
 
     def call_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
-        """Run scripts that may be run twice, at all nodes at once. Return their replies; ``BackendUnavailable`` where
-        there is none.
+        """Run scripts at all nodes at once. Return their replies, or a ``BackendUnavailable`` in place of each
+        missing one.
 
-        ``patient``: ask again nodes that do not answer; otherwise the answers of the others do not wait for that.
+        A script may be run twice. ``patient``: repeat requests to nodes that do not answer; otherwise return the
+        answers of the other nodes without waiting for that.
         """
         began = monotonic()
         replies: list[Any] = [_Unanswered()] * len(asks)
@@ -87,7 +88,7 @@ class ClusterWire:
                         unknown.setdefault(node, []).append(number)
                     elif isinstance(replies[number], Exception):
                         failed.append((node, number))
-            for node, numbers in unknown.items():  # one request makes a script known for the others
+            for node, numbers in unknown.items():  # one request loads the script for the others
                 made = {asks[number].script.sha: number for number in reversed(numbers)}
                 for number in made.values():
                     replies[number] = self._one(asks[number])
@@ -99,7 +100,7 @@ class ClusterWire:
         return replies
 
     def _worth_it(self, asks: Sequence[SlotRequest], replies: list[Any], failed: _Failed, began: float) -> _Failed:
-        """Return the requests whose slots another node serves now."""
+        """Return the failed requests that are worth repeating: another node serves their slots now."""
         if any(isinstance(replies[number], _Unanswered) for _, number in failed):
             with suppress(RedisError, OSError):
                 self.nodes.look(began, next((node for node, _ in failed if node is not None), None))
@@ -160,7 +161,7 @@ class ClusterWire:
             node.wire.keep(link)
 
     def _one_by_one(self, asks: Sequence[SlotRequest], replies: list[Any], failed: _Failed) -> None:
-        """Repeat the failed requests at the nodes that serve them now, unless these have failed, too."""
+        """Repeat failed requests, one by one. After one without success, those of the same node are not repeated."""
         hopeless: dict[Node | None, BackendUnavailable] = {}
         for node, number in failed:
             replies[number] = reply = hopeless.get(node) or self._one(asks[number])
@@ -175,11 +176,11 @@ class ClusterWire:
 
 
 class _Unanswered(Exception):
-    """The place of a missing reply."""
+    """Stands in the place of a missing reply."""
 
 
 class SlotWire:
-    """Runs packed scripts where one slot is served, for the threads of this process."""
+    """Runs packed scripts at the node that serves one slot, for the threads of this process."""
 
     def __init__(self, wire: ClusterWire, slot: int, acknowledged: Acknowledged | None) -> None:
         self._wire = wire
@@ -226,7 +227,7 @@ class SlotSubscribers:
             return False
 
     def keep(self, subscriber: Subscriber) -> None:
-        """Put a connection back for the next waiter at that node."""
+        """Return a connection to the pool of that node, or close it if the slot has moved."""
         if self.hears(subscriber):
             self._node().subscribers.keep(subscriber)
         else:

@@ -1,4 +1,4 @@
-"""The same for coroutines: two connections per node and event loop, those of ``backends.redis.wire_async``."""
+"""Requests of coroutines to the nodes that serve slots: ``backends.redis.wire_async`` for each node and event loop."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.backends.redis.shared import Ear
 
 
 class SlotAio:
-    """Runs packed scripts, and listens, where one slot is served, for the coroutines of this process."""
+    """Runs packed scripts, and subscribes, at the node that serves one slot, for the coroutines of this process."""
 
     def __init__(self, nodes: Nodes, slot: int, acknowledged: Acknowledged | None) -> None:
         self._nodes = nodes
@@ -69,27 +69,27 @@ class SlotAio:
     def _listening(self, use: Callable[[Node], Any]) -> Any:
         try:
             return use(self._nodes.of(self._slot)) if self._nodes.known else None
-        except (RedisError, OSError):  # nobody serves the slot now: the question that follows will say so
+        except (RedisError, OSError):  # no node serves the slot now: the request that follows will raise the error
             return None
 
     def idle_ear(self) -> Ear | None:
-        """Return an idle ear that is subscribed at that node already, if there is one."""
+        """Return an idle subscription at the node that serves the slot, if there is one."""
         found: Ear | None = self._listening(lambda node: node.aio.idle_ear())
         return found
 
     def hears(self, ear: Ear) -> bool:
-        """Tell whether it listens where the slot is served now."""
+        """Tell whether the subscription is at the node that serves the slot now."""
         return bool(self._listening(lambda node: node.aio.wire.hears(ear)))
 
     def keep(self, ear: Ear) -> None:
-        """Put an ear back for the next coroutine of this loop that waits at that node."""
+        """Keep a subscription for the next waiter of this loop at that node, or end it if the slot has moved."""
         if self.hears(ear):
             self._listening(lambda node: node.aio.keep(ear))
         else:
             ear.connection.unsubscribe(ear)
 
     async def subscribe(self, channel: str) -> Ear:
-        """Listen on ``channel``, confirmed by the server. ``NoPermissionError`` if it may not."""
+        """Subscribe to ``channel``, confirmed by the server. Raises ``NoPermissionError`` if that is forbidden."""
         try:
             return await (await self._node()).aio.subscribe(channel)
         except NoPermissionError:

@@ -1,4 +1,4 @@
-"""What a store of locks promises, as tests for pytest: for whoever writes a backend of their own.
+"""Conformance tests for a store of locks, for pytest: they test a backend that you write yourself.
 
     from django_tasklock.conf import Settings
     from django_tasklock.testing.conformance import LapsingContract, LockContract
@@ -10,12 +10,15 @@
         def clear(self):
             ...  # lose all data, as a flush does
 
-``LockContract`` and ``LapsingContract`` hold for every store. A store that lists its locks takes ``ListingContract``
-as well, one whose releases wake who waits (``wakes = True``) ``WakingContract``; one that has permits takes
-``PermitContract``, and ``PermitWakingContract`` if their releases wake who waits, one that has rate limits
-``RateContract``. Our own stores are tested by the same.
+Every store has to pass ``LockContract`` and ``LapsingContract``. The others depend on what the store can do:
 
-Needs pytest, which nothing else of this package imports.
+* ``ListingContract``: it lists its locks
+* ``WakingContract``: a release wakes the next waiter (``wakes = True``)
+* ``PermitContract``: it has permits
+* ``PermitWakingContract``: a release of a permit wakes the next waiter (``permits.wakes``)
+* ``RateContract``: it has rate limits
+
+The stores of this package pass the same tests. This package needs pytest.
 """
 
 from django_tasklock.testing.conformance.lapsing import LapsingContract

@@ -1,4 +1,4 @@
-"""What every store promises of leases that end: these tests wait for that."""
+"""The contract of every store for leases that end. Its tests wait for the end of leases."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class LapsingContract(StoreContract):
 
     # Acquiring
 
-    def test_asking_again_keeps_the_time_of_the_first_grant_and_renews_the_lease(self, backend: LockStore) -> None:
+    def test_acquiring_again_keeps_the_time_of_the_first_grant_and_renews_the_lease(self, backend: LockStore) -> None:
         token = new_token()
         sent = time.monotonic()
         backend.acquire(an_ask("video:1", token, ttl=1000))
@@ -33,8 +33,8 @@ class LapsingContract(StoreContract):
         second = held(backend.get("video:1"))
         assert (second.token, second.at) == (token, first.at)
 
-    def test_who_follows_a_holder_is_granted_the_lock_over_it(self, backend: LockStore) -> None:
-        # Once: it has a token of its own then.
+    def test_a_request_that_supersedes_the_holder_is_granted_once(self, backend: LockStore) -> None:
+        # Only once: the new holder has a token of its own.
         first = an_ask("video:1")
         before = granted(backend.acquire(first))
         mine, other = (an_ask("video:1", ttl=5000)._replace(supersedes=first.token) for _ in range(2))
@@ -56,7 +56,7 @@ class LapsingContract(StoreContract):
 
     # Fence
 
-    def test_it_grows_after_a_lapse_and_after_a_removal(self, backend: LockStore) -> None:
+    def test_the_fence_grows_after_a_lapse_and_after_a_removal(self, backend: LockStore) -> None:
         first = granted(backend.acquire(an_ask("video:1", ttl=SHORT)))
         lapse(backend, "video:1")
         second = granted(backend.acquire(an_ask("video:1")))
@@ -66,7 +66,7 @@ class LapsingContract(StoreContract):
 
     # Releasing
 
-    def test_a_lock_whose_lease_lapsed_is_gone(self, backend: LockStore) -> None:
+    def test_releasing_a_lapsed_lock_returns_gone(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=SHORT)
         backend.acquire(mine)
         lapse(backend, "video:1")
@@ -84,7 +84,7 @@ class LapsingContract(StoreContract):
 
     # Extending
 
-    def test_a_lock_that_is_gone_is_not_brought_back(self, backend: LockStore) -> None:
+    def test_extend_does_not_bring_a_lapsed_lock_back(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=SHORT)
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
         backend.acquire(mine)
@@ -94,7 +94,7 @@ class LapsingContract(StoreContract):
 
     # Renewing
 
-    def test_it_keeps_a_lock_beyond_its_first_lease(self, backend: LockStore) -> None:
+    def test_renewals_keep_a_lock_beyond_its_first_lease(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=1000)
         sent = time.monotonic()
         backend.acquire(mine)
@@ -103,7 +103,7 @@ class LapsingContract(StoreContract):
             assert isinstance(backend.acquire(an_ask("video:1")), Busy)
             time.sleep(0.1)
 
-    def test_a_renewal_brings_no_lost_lock_back(self, backend: LockStore) -> None:
+    def test_renew_does_not_bring_a_lapsed_lock_back(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=SHORT)
         assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         backend.acquire(mine)
@@ -113,7 +113,7 @@ class LapsingContract(StoreContract):
 
     # Reading
 
-    def test_a_lapsed_lock_is_none(self, backend: LockStore) -> None:
+    def test_get_returns_none_for_a_lapsed_lock(self, backend: LockStore) -> None:
         backend.acquire(an_ask("video:1", ttl=SHORT))
         lapse(backend, "video:1")
 

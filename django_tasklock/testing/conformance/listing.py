@@ -1,4 +1,4 @@
-"""What a store promises that has an index of its locks."""
+"""The contract of a store that lists its locks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from django_tasklock.types import Renewal
 
 
 class ListingContract(StoreContract):
-    """Locks are listed in order of expiry, those that lapsed apart."""
+    """Locks are listed in order of expiry. Lapsed locks are listed separately."""
 
     # Reading
 
@@ -47,7 +47,7 @@ class ListingContract(StoreContract):
                 same.until,
             )
 
-    def test_a_page_is_a_part_of_that_order(self, backend: LockStore) -> None:
+    def test_pages_follow_the_order_of_expiry(self, backend: LockStore) -> None:
         for number in range(12):
             backend.acquire(an_ask(f"video:{number:02}", ttl=60_000 + number * 1000))
         pages = [backend.records(limit=5, offset=offset) for offset in (0, 5, 10, 15)]
@@ -55,7 +55,7 @@ class ListingContract(StoreContract):
         names = [record.name for page in pages for record in page]
         assert names == [f"video:{number:02}" for number in range(12)]
 
-    def test_a_renewed_lock_takes_its_new_place(self, backend: LockStore) -> None:
+    def test_a_renewed_lock_moves_to_its_new_place_in_the_list(self, backend: LockStore) -> None:
         first, second = an_ask("first", ttl=10_000), an_ask("second", ttl=20_000)
         backend.acquire(first)
         backend.acquire(second)
@@ -75,10 +75,10 @@ class ListingContract(StoreContract):
 
     def test_lapsed_locks_are_listed_apart(self, backend: LockStore) -> None:
         backend.acquire(an_ask("lives"))
-        backend.acquire(an_ask("second", ttl=10 * SHORT))  # however long a busy machine takes until the next
+        backend.acquire(an_ask("second", ttl=10 * SHORT))  # longer than a busy machine needs for the next line
         backend.acquire(an_ask("first", ttl=SHORT))
         lapse(backend, "second")
-        # Of several instances one may have it a moment longer than most.
+        # In a quorum, one instance may have it a moment longer than the majority.
         eventually(lambda: [record.name for record in backend.records()] == ["lives"])
         lapsed = backend.records(expired=True)
         assert [record.name for record in lapsed] == ["first", "second"]
@@ -94,7 +94,7 @@ class ListingContract(StoreContract):
 
     # Removing
 
-    def test_a_lapsed_lock_is_no_longer_listed_after_it(self, backend: LockStore) -> None:
+    def test_a_lapsed_lock_is_not_listed_after_remove(self, backend: LockStore) -> None:
         backend.acquire(an_ask("video:1", ttl=SHORT))
         lapse(backend, "video:1")
         assert backend.remove("video:1") is None
@@ -102,13 +102,13 @@ class ListingContract(StoreContract):
 
     # Names
 
-    def test_they_are_listed_as_they_were_given(self, backend: LockStore) -> None:
+    def test_names_are_listed_as_they_were_given(self, backend: LockStore) -> None:
         names = list(dict.fromkeys(NAMES))
         for number, name in enumerate(names):
             backend.acquire(an_ask(name, ttl=60_000 + number * 1000))
         assert [record.name for record in backend.records()] == names
 
-    def test_they_are_listed_in_the_thread_of_an_event_loop(self, backend: LockStore) -> None:
+    def test_locks_can_be_listed_in_the_thread_of_an_event_loop(self, backend: LockStore) -> None:
         async def main() -> None:
             backend.acquire(an_ask("video:1"))
             assert [record.name for record in backend.records()] == ["video:1"]

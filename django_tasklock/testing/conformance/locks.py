@@ -1,4 +1,4 @@
-"""What every store of locks promises."""
+"""The contract of every store of locks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, Renewa
 
 
 class LockContract(StoreContract):
-    """The verbs of a holder, of whoever looks, and of whoever waits; in threads and in coroutines."""
+    """Acquiring, extending, renewing, releasing, reading, removing and waiting, in threads and in coroutines."""
 
     # Acquiring
 
@@ -58,11 +58,11 @@ class LockContract(StoreContract):
         assert backend.release("video:1", mine.token) is Released.RELEASED
         assert backend.get("video:1") is None
 
-    def test_whom_one_would_follow_may_be_gone(self, backend: LockStore) -> None:
+    def test_a_superseded_holder_may_be_gone(self, backend: LockStore) -> None:
         assert granted(backend.acquire(an_ask("video:1")._replace(supersedes=new_token())))
         assert isinstance(backend.acquire(an_ask("video:1")._replace(supersedes=new_token())), Busy)
 
-    def test_a_lapsed_lock_is_granted_to_the_next_and_not_before(self, backend: LockStore) -> None:
+    def test_a_lock_is_granted_to_the_next_when_its_lease_has_lapsed_and_not_before(self, backend: LockStore) -> None:
         sent = time.monotonic()
         granted(backend.acquire(an_ask("video:1", ttl=SHORT)))
         other = an_ask("video:1")
@@ -89,7 +89,7 @@ class LockContract(StoreContract):
             thread.join(60)
         assert sorted(grants) == sorted(names)
 
-    def test_what_cannot_be_read_of_a_holder_is_left_out(self, backend: LockStore) -> None:
+    def test_unreadable_fields_of_a_holder_are_left_out(self, backend: LockStore) -> None:
         backend.acquire(an_ask("a", holder='{"host": "h", "pid": "x", "colour": "red"}'))
         backend.acquire(an_ask("b", holder="[1]"))
         assert held(backend.get("a")).holder == Holder(host="h")
@@ -106,7 +106,7 @@ class LockContract(StoreContract):
 
     # Fence
 
-    def test_it_grows_from_holder_to_holder(self, backend: LockStore) -> None:
+    def test_the_fence_grows_from_holder_to_holder(self, backend: LockStore) -> None:
         fences = []
         for _ in range(20):
             mine = an_ask("video:1")
@@ -114,7 +114,7 @@ class LockContract(StoreContract):
             assert backend.release("video:1", mine.token) is Released.RELEASED
         assert fences == sorted(set(fences))
 
-    def test_it_grows_after_all_data_is_lost(self, backend: LockStore) -> None:
+    def test_the_fence_grows_after_all_data_is_lost(self, backend: LockStore) -> None:
         before = granted(backend.acquire(an_ask("video:1"))).fence
         self.clear()
         seconds = time.time()
@@ -123,20 +123,20 @@ class LockContract(StoreContract):
 
     # Releasing
 
-    def test_the_holder_frees_the_lock(self, backend: LockStore) -> None:
+    def test_release_by_the_holder_frees_the_lock(self, backend: LockStore) -> None:
         mine = an_ask("video:1")
         backend.acquire(mine)
         assert backend.release("video:1", mine.token) is Released.RELEASED
         assert backend.get("video:1") is None
         granted(backend.acquire(an_ask("video:1")))
 
-    def test_another_token_touches_nothing(self, backend: LockStore) -> None:
+    def test_release_with_another_token_changes_nothing(self, backend: LockStore) -> None:
         mine = an_ask("video:1")
         backend.acquire(mine)
         assert backend.release("video:1", new_token()) is Released.NOT_YOURS
         assert held(backend.get("video:1")).token == mine.token
 
-    def test_a_lock_that_nobody_has_is_gone(self, backend: LockStore) -> None:
+    def test_releasing_a_free_lock_returns_gone(self, backend: LockStore) -> None:
         mine = an_ask("video:1")
         assert backend.release("video:1", mine.token) is Released.GONE
         backend.acquire(mine)
@@ -145,7 +145,7 @@ class LockContract(StoreContract):
 
     # Extending
 
-    def test_it_moves_both_the_lease_and_the_end_of_the_hold(self, backend: LockStore) -> None:
+    def test_extend_moves_both_the_lease_and_the_end_of_the_hold(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=2000, hold=4000)
         backend.acquire(mine)
         assert backend.extend("video:1", mine.token, 50_000, 90_000) is True
@@ -153,7 +153,7 @@ class LockContract(StoreContract):
         assert 40_000 < ttl_of(record) <= 50_000
         assert 80_000 < record.until - record.now <= 90_000
 
-    def test_only_the_holder_can(self, backend: LockStore) -> None:
+    def test_only_the_holder_can_extend(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=5000, hold=5000)
         backend.acquire(mine)
         assert backend.extend("video:1", new_token(), 50_000, 90_000) is False
@@ -163,7 +163,7 @@ class LockContract(StoreContract):
 
     # Renewing
 
-    def test_many_leases_at_once_each_with_an_answer_in_its_place(self, backend: LockStore) -> None:
+    def test_renew_answers_for_many_leases_in_their_order(self, backend: LockStore) -> None:
         held = [an_ask(f"video:{number}", ttl=1000 if number % 2 else 900) for number in range(230)]
         for one in held:
             granted(backend.acquire(an_ask(one.name, one.token, ttl=60_000)))
@@ -175,7 +175,7 @@ class LockContract(StoreContract):
         )
         assert backend.get("nobody") is None
 
-    def test_it_leaves_the_end_of_the_hold_alone(self, backend: LockStore) -> None:
+    def test_renew_does_not_move_the_end_of_the_hold(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=2000, hold=4000)
         backend.acquire(mine)
         before = held(backend.get("video:1"))
@@ -183,24 +183,24 @@ class LockContract(StoreContract):
         after = held(backend.get("video:1"))
         assert (after.until, after.at, after.fence) == (before.until, before.at, before.fence)
 
-    def test_a_released_lock_is_not_brought_back(self, backend: LockStore) -> None:
+    def test_renew_does_not_bring_a_released_lock_back(self, backend: LockStore) -> None:
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.release("video:1", mine.token)
         assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.get("video:1") is None
 
-    def test_nothing_to_renew_is_no_error(self, backend: LockStore) -> None:
+    def test_renew_accepts_an_empty_batch(self, backend: LockStore) -> None:
         assert backend.renew([]) == []
 
     # Reading
 
-    def test_a_lock_that_nobody_has_is_none(self, backend: LockStore) -> None:
+    def test_get_returns_none_for_a_free_lock(self, backend: LockStore) -> None:
         assert backend.get("video:1") is None
 
     # Removing
 
-    def test_it_takes_the_lock_away_and_returns_what_was_removed(self, backend: LockStore) -> None:
+    def test_remove_frees_the_lock_and_returns_its_record(self, backend: LockStore) -> None:
         mine = an_ask("video:1", holder='{"host": "web1"}')
         grant = granted(backend.acquire(mine))
         record = held(backend.remove("video:1"))
@@ -208,7 +208,7 @@ class LockContract(StoreContract):
         assert record.holder.host == "web1"
         assert backend.get("video:1") is None
 
-    def test_the_holder_finds_its_lock_gone(self, backend: LockStore) -> None:
+    def test_a_removed_lock_is_lost_for_its_holder(self, backend: LockStore) -> None:
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.remove("video:1")
@@ -216,7 +216,7 @@ class LockContract(StoreContract):
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
         assert backend.release("video:1", mine.token) is Released.GONE
 
-    def test_with_a_token_only_that_holder_loses_it(self, backend: LockStore) -> None:
+    def test_remove_with_a_token_removes_only_that_holder(self, backend: LockStore) -> None:
         mine = an_ask("video:1")
         backend.acquire(mine)
         assert backend.remove("video:1", new_token()) is None
@@ -224,7 +224,7 @@ class LockContract(StoreContract):
         assert held(backend.remove("video:1", mine.token)).token == mine.token
         assert backend.get("video:1") is None
 
-    def test_where_nobody_holds_it_nothing_is_removed(self, backend: LockStore) -> None:
+    def test_remove_returns_none_for_a_free_lock(self, backend: LockStore) -> None:
         assert backend.remove("video:1") is None
 
     # Names
@@ -241,7 +241,7 @@ class LockContract(StoreContract):
 
     # Coroutines
 
-    def test_the_twins_answer_alike(self, backend: LockStore) -> None:
+    def test_the_async_verbs_answer_as_the_plain_ones(self, backend: LockStore) -> None:
         async def main() -> None:
             mine = an_ask("video:1", ttl=5000)
             grant = granted(await backend.aacquire(mine))

@@ -1,4 +1,4 @@
-"""What a store promises that has permits, for ``ConcurrencyLimiter``."""
+"""The contract of a store that has permits, for ``ConcurrencyLimiter``."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NAME = "transcode"
 
 
 class PermitStoreContract(StoreContract):
-    """The permits of the store under test: ``clear`` must lose these, too."""
+    """The permits of the store under test. ``clear`` must delete them, too."""
 
     @pytest.fixture
     def permits(self, backend: LockStore) -> Iterator[Permits]:
@@ -39,7 +39,7 @@ class PermitStoreContract(StoreContract):
 
 
 class PermitContract(PermitStoreContract):
-    """Of each name so many tokens have a permit at once as their limit says, each under a lease of its own."""
+    """No more callers than the limit have a permit of a name at once, each with a lease of its own."""
 
     # Acquiring
 
@@ -53,7 +53,7 @@ class PermitContract(PermitStoreContract):
         assert sorted(answer.fence for answer in answers) == [answer.fence for answer in answers]
         assert isinstance(ask(way, permits.acquire, permits.aacquire, an_ask(NAME, limit=3)), Busy)
 
-    def test_whoever_is_refused_hears_of_the_member_whose_lease_ends_first(self, permits: Permits) -> None:
+    def test_a_refusal_names_the_member_whose_lease_ends_first(self, permits: Permits) -> None:
         holder = Holder(host="web1", pid=7, boot="b", task="app.tasks.t", task_id="id-1")
         text = json.dumps({"host": "web1", "pid": 7, "boot": "b", "task": "app.tasks.t", "task_id": "id-1"})
         fill(permits, 3, 2, ttl=50_000)
@@ -66,8 +66,8 @@ class PermitContract(PermitStoreContract):
         assert 0 < (busy.remaining or 0) <= 9000
         assert record.until == record.at + 12_000
 
-    def test_asking_again_with_the_same_token_takes_no_second_permit(self, permits: Permits) -> None:
-        # The reply to the first may have been lost.
+    def test_acquiring_again_with_the_same_token_takes_no_second_permit(self, permits: Permits) -> None:
+        # The caller asks again if the first reply was lost.
         mine = an_ask(NAME, limit=2, ttl=9000)
         first = granted(permits.acquire(mine))
         again = granted(permits.acquire(mine._replace(ttl_ms=60_000)))
@@ -82,7 +82,7 @@ class PermitContract(PermitStoreContract):
         assert granted(permits.acquire(an_ask(NAME + ":", limit=1)))
         assert sorted(permits.names()) == sorted([NAME, "other", NAME + ":"])
 
-    def test_a_lock_of_the_same_name_is_something_else(self, backend: LockStore, permits: Permits) -> None:
+    def test_a_lock_of_the_same_name_is_independent(self, backend: LockStore, permits: Permits) -> None:
         fill(permits, 1)
         mine = an_ask(NAME)
         assert granted(backend.acquire(mine))
@@ -106,7 +106,7 @@ class PermitContract(PermitStoreContract):
         assert isinstance(permits.acquire(an_ask(NAME, limit=3)), Busy)
         assert granted(permits.acquire(an_ask(NAME, limit=4)))
 
-    def test_a_lowered_limit_takes_nothing_away_and_admits_nobody_until_enough_have_left(
+    def test_a_lowered_limit_revokes_no_permit_and_grants_none_until_enough_are_released(
         self, permits: Permits
     ) -> None:
         taken = fill(permits, 3)
@@ -160,7 +160,7 @@ class PermitContract(PermitStoreContract):
         assert permits.members(NAME) == []
         assert permits.names() == []
 
-    def test_a_token_is_good_for_its_own_limiter_only(self, permits: Permits) -> None:
+    def test_a_token_is_valid_for_its_own_limiter_only(self, permits: Permits) -> None:
         [mine] = fill(permits, 1)
         assert permits.release("other", mine) is Released.GONE
         assert permits.remove("other", mine) is None
@@ -169,7 +169,7 @@ class PermitContract(PermitStoreContract):
 
     # Leases
 
-    def test_a_member_that_says_no_more_is_none_when_its_lease_is_over(self, permits: Permits) -> None:
+    def test_a_permit_that_is_not_renewed_is_free_when_its_lease_ends(self, permits: Permits) -> None:
         sent = time.monotonic()
         dead, alive = fill(permits, 2, 1, ttl=10 * SHORT), fill(permits, 2, 1)
         mine = an_ask(NAME, limit=2)
@@ -180,7 +180,7 @@ class PermitContract(PermitStoreContract):
         assert permits.release(NAME, dead[0]) is Released.GONE
         assert isinstance(permits.acquire(an_ask(NAME, limit=2)), Busy)
 
-    def test_a_batch_of_many_limiters_is_renewed_at_once_and_what_lapsed_stays_lapsed(self, permits: Permits) -> None:
+    def test_renew_accepts_permits_of_many_limiters_and_does_not_bring_lapsed_ones_back(self, permits: Permits) -> None:
         asks = [
             an_ask(f"limiter:{number % 7}", limit=100, ttl=SHORT if number % 3 == 0 else 60_000)
             for number in range(230)
@@ -194,7 +194,7 @@ class PermitContract(PermitStoreContract):
         assert len(left) == 153
         assert min(left) > 60_000
 
-    def test_renewing_what_was_never_there_is_lost(self, permits: Permits) -> None:
+    def test_renewing_an_unknown_permit_returns_lost(self, permits: Permits) -> None:
         assert permits.renew([Renewal(NAME, new_token(), 1000)]) == [RenewalResult.LOST]
         assert permits.renew([]) == []
         assert permits.members(NAME) == []
@@ -213,7 +213,7 @@ class PermitContract(PermitStoreContract):
     # Members
 
     @TWINS
-    def test_members_are_listed_with_who_they_are_in_the_order_of_their_grants(
+    def test_members_are_listed_with_their_holders_in_the_order_of_their_grants(
         self, permits: Permits, way: str
     ) -> None:
         taken = [
@@ -231,7 +231,7 @@ class PermitContract(PermitStoreContract):
         assert ask(way, permits.get_held, permits.aget_held, NAME, new_token()) is None
         assert ask(way, permits.members, permits.amembers, "other") == []
 
-    def test_one_is_removed_by_its_token_once(self, permits: Permits) -> None:
+    def test_a_member_is_removed_by_its_token_once(self, permits: Permits) -> None:
         taken = fill(permits)
         assert held(permits.remove(NAME, taken[1])).token == taken[1]
         assert permits.remove(NAME, taken[1]) is None
@@ -248,7 +248,7 @@ class PermitContract(PermitStoreContract):
 
     # Waiting
 
-    def test_a_waiter_has_the_permit_that_is_released(self, permits: Permits) -> None:
+    def test_a_waiter_gets_a_permit_that_is_released(self, permits: Permits) -> None:
         taken = fill(permits)
         got: list[str] = []
 
@@ -267,7 +267,7 @@ class PermitContract(PermitStoreContract):
         if permits.wakes:
             eventually(lambda: permits.members(NAME)[0].waiting == 1)
         permits.release(NAME, taken[0])
-        thread.join(20)  # and not after the sixty seconds
+        thread.join(20)  # woken by the release, not after sixty seconds
         assert got
         assert tokens(permits)[-1] == got[0]
 
@@ -275,7 +275,7 @@ class PermitContract(PermitStoreContract):
 def fill(
     permits: Permits, limit: int = 3, number: int | None = None, *, ttl: int = 60_000, hold: int = 3_600_000
 ) -> list[str]:
-    """Take permits until none, or ``number``, are left; the tokens."""
+    """Acquire ``number`` permits, by default as many as ``limit``, and return their tokens."""
     asks = [an_ask(NAME, limit=limit, ttl=ttl, hold=hold) for _ in range(limit if number is None else number)]
     for one in asks:
         granted(permits.acquire(one))

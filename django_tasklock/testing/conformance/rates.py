@@ -1,4 +1,4 @@
-"""What a store promises that has rate limits, for ``RateLimiter``."""
+"""The contract of a store that has rate limits, for ``RateLimiter``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
 LONG = 1000 * HOUR
-"""Microseconds, as the store counts."""
+"""In microseconds, as in the store."""
 ROUNDED = 1000
-"""Microseconds by which a store may be out that counts in milliseconds."""
+"""The rounding error of a store that counts in milliseconds, in microseconds."""
 
 
 class RateContract(StoreContract):
-    """In no window more is used than the limit, each is told when it is its turn, and nobody is overtaken."""
+    """No window has more calls than the limit, each call gets a time, and no call is overtaken by a later one."""
 
     @pytest.fixture
     def rates(self, backend: LockStore) -> RateStore:
-        """Return the rate limits of an empty store: ``clear`` must lose these, too."""
+        """Return the rate limits of an empty store. ``clear`` must delete them, too."""
         return backend.rates
 
     # Reserving
@@ -39,9 +39,9 @@ class RateContract(StoreContract):
         later = [booked(ask(way, rates.reserve, rates.areserve, terms, 1, LONG)) for _ in range(20)]
         assert all(one.wait > 0 for one in later)
         assert_within([*first, *later], 3, HOUR)
-        assert later[0].time - first[0].time <= HOUR + 2 * terms.margin + MINUTE  # no later than need be
+        assert later[0].time - first[0].time <= HOUR + 2 * terms.margin + MINUTE  # not much later than necessary
 
-    def test_none_is_overtaken_not_by_a_lighter_call_either(self, rates: RateStore) -> None:
+    def test_no_call_is_overtaken_not_even_by_a_lighter_one(self, rates: RateStore) -> None:
         terms = a_limit(3, HOUR)
         answers = [booked(rates.reserve(terms, cost, LONG)) for cost in (2, 2, 1, 3, 1, 1)]
         assert [one.slot for one in answers] == sorted(one.slot for one in answers)
@@ -105,7 +105,7 @@ class RateContract(StoreContract):
         assert len(answers) == 20
         assert sum(isinstance(one, Booked) for one in answers) == 10
 
-    def test_some_at_once_are_spread_up_to_the_first_that_is_refused(self, rates: RateStore) -> None:
+    def test_reserve_many_books_until_the_first_refusal(self, rates: RateStore) -> None:
         terms = a_limit(2, HOUR)
         answers = rates.reserve_many(terms, 1, HOUR + MINUTE, 10)
         taken = [one for one in answers if isinstance(one, Booked)]
@@ -125,9 +125,7 @@ class RateContract(StoreContract):
         assert [one.wait < ROUNDED for one in answers[:3]] == [True, True, False]
         assert_within(answers[2:], 1, HOUR // 4)
 
-    def test_a_store_that_knows_nothing_of_a_limiter_lets_a_window_pass_where_that_is_said(
-        self, rates: RateStore
-    ) -> None:
+    def test_with_cold_wait_an_unknown_limiter_first_waits_for_a_window(self, rates: RateStore) -> None:
         terms = a_limit(3, HOUR)._replace(cold_wait=True)
         assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
         assert booked(rates.reserve(terms, 1, LONG)).wait > HOUR / 2
@@ -135,7 +133,7 @@ class RateContract(StoreContract):
     # Asking again
 
     @TWINS
-    def test_whoever_asks_too_early_is_told_the_same_time_again(self, rates: RateStore, way: str) -> None:
+    def test_resuming_too_early_returns_the_same_time(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
@@ -144,7 +142,7 @@ class RateContract(StoreContract):
         assert abs(again.time - mine.time) <= ROUNDED
         assert 0 < again.wait <= mine.wait
 
-    def test_whoever_comes_within_the_margin_goes(self, rates: RateStore) -> None:
+    def test_resuming_within_the_margin_of_the_slot_needs_no_wait(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR, margin=10 * MINUTE)
         mine = booked(rates.reserve(terms, 1, 0))
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))
@@ -152,7 +150,7 @@ class RateContract(StoreContract):
         assert again.wait < ROUNDED
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
 
-    def test_whoever_comes_too_late_has_another_place_in_exchange(self, rates: RateStore) -> None:
+    def test_resuming_too_late_books_another_slot(self, rates: RateStore) -> None:
         terms = a_limit(1, SECOND // 5, margin=1000)
         mine = booked(rates.reserve(terms, 1, 0))
         eventually(lambda: rates.usage(terms).time > mine.time + SECOND // 5)
@@ -161,7 +159,7 @@ class RateContract(StoreContract):
         assert again.time - mine.time >= SECOND // 5
 
     @TWINS
-    def test_what_was_missed_is_exchanged_at_once(self, rates: RateStore, way: str) -> None:
+    def test_missed_slots_are_exchanged_in_one_request(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, SECOND // 5, margin=1000)
         missed = [booked(rates.reserve(terms, 1, LONG)) for _ in range(3)]
         eventually(lambda: rates.usage(terms).time > missed[-1].time + SECOND // 5)
@@ -172,7 +170,7 @@ class RateContract(StoreContract):
         assert min(one.slot for one in found) > max(slots)
         assert_within(found, 1, SECOND // 5)
 
-    def test_a_place_that_is_too_far_away_is_refused(self, rates: RateStore) -> None:
+    def test_resuming_is_refused_if_the_new_slot_is_too_far_away(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
@@ -183,7 +181,7 @@ class RateContract(StoreContract):
     # Giving back
 
     @TWINS
-    def test_a_place_that_is_given_back_is_the_next_ones_and_goes_back_once(self, rates: RateStore, way: str) -> None:
+    def test_a_cancelled_slot_goes_to_the_next_caller_and_is_cancelled_once(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, HOUR)
         _, mine, last = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
         assert ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
@@ -192,10 +190,12 @@ class RateContract(StoreContract):
         again = booked(rates.reserve(terms, 1, LONG))
         assert abs(again.time - mine.time) <= SECOND
         assert again.time < last.time
-        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)  # that is not its own now
+        assert not ask(
+            way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition
+        )  # it is another caller's now
         assert booked(rates.reserve(terms, 1, LONG)).time > last.time
 
-    def test_of_many_threads_that_give_it_back_one_did(self, backend: LockStore, rates: RateStore) -> None:
+    def test_of_many_threads_that_cancel_a_slot_one_succeeds(self, backend: LockStore, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         _, mine, _ = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
         said: list[bool] = []
@@ -228,7 +228,7 @@ class RateContract(StoreContract):
     # Stopping
 
     @TWINS
-    def test_a_pushback_stops_everybody_and_is_never_shortened(self, rates: RateStore, way: str) -> None:
+    def test_a_pushback_delays_every_call_and_is_never_shortened(self, rates: RateStore, way: str) -> None:
         terms = a_limit(2, HOUR)
         for _ in range(2):
             booked(rates.reserve(terms, 1, 0))
@@ -253,9 +253,9 @@ class RateContract(StoreContract):
         assert rates.penalize(past, Pushback(5, absolute=True), HOUR).wait == 0
         assert booked(rates.reserve(past, 1, 0)).wait < ROUNDED
 
-    def test_a_limiter_that_can_be_paused_stops_for_exactly_so_long(self, rates: RateStore) -> None:
+    def test_a_pause_replaces_the_one_before_it(self, rates: RateStore) -> None:
         if type(rates).pause is RateStore.pause:
-            pytest.skip("it cannot be paused, and says so")
+            pytest.skip("this store cannot pause a rate limit")
         terms = a_limit(2, HOUR)
         rates.pause(terms, 30 * MINUTE)
         rates.pause(terms, 10 * MINUTE)
@@ -277,7 +277,7 @@ class RateContract(StoreContract):
 
     # Looking
 
-    def test_a_look_changes_nothing(self, rates: RateStore) -> None:
+    def test_reading_the_use_changes_nothing(self, rates: RateStore) -> None:
         terms = a_limit(3, HOUR)
         assert [tuple(rate) for rate in rates.usage(terms).rates] == [(3, 0, 0)]
         assert rates.names() == []
@@ -290,7 +290,7 @@ class RateContract(StoreContract):
         assert 0 < second.tail <= HOUR + 2 * terms.margin
         assert second.time >= first.time
 
-    def test_names_and_terms_are_those_of_who_used_them_last(self, rates: RateStore) -> None:
+    def test_names_and_terms_of_used_limiters_can_be_read(self, rates: RateStore) -> None:
         older, newer = a_limit(3, HOUR, "older"), a_limit(5, MINUTE, "newer")
         booked(rates.reserve(older, 1, 0))
         since = rates.usage(older).time
@@ -298,13 +298,13 @@ class RateContract(StoreContract):
         booked(rates.reserve(newer, 1, 0))
         assert set(rates.names()) == {"older", "newer"}
         assert len(rates.names(1)) == 1
-        found = rates.terms(["newer", "nobody", "older"])
+        found = rates.terms(["newer", "unused", "older"])
         assert {name: terms.rates for name, terms in found.items()} == {"older": older.rates, "newer": newer.rates}
 
     # Resetting
 
     @TWINS
-    def test_a_reset_forgets_what_was_used_and_booked_and_stopped(self, rates: RateStore, way: str) -> None:
+    def test_a_reset_forgets_use_bookings_and_pauses(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
@@ -312,7 +312,7 @@ class RateContract(StoreContract):
         ask(way, rates.reset, rates.areset, terms)
         assert rates.usage(terms).paused == 0
         assert not rates.cancel(terms, 1, mine.slot, mine.edition)
-        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))  # who slept books again
+        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))  # a caller that waited books again
         assert again.wait < ROUNDED
         assert again.edition != mine.edition
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
@@ -340,13 +340,13 @@ def a_limit(limit: int, window: int, name: str = "api", *, margin: int = SECOND)
 
 
 def booked(answer: Booked | Refused) -> Booked:
-    """Return the answer, which must be a slot."""
+    """Return ``answer``. Fail unless it is a slot."""
     assert isinstance(answer, Booked), answer
     return answer
 
 
 def assert_within(answers: Sequence[Booked], limit: int, window: int) -> None:
-    """Fail if more than ``limit`` of them are within a window."""
+    """Fail if a window of ``window`` microseconds contains more than ``limit`` of the slots."""
     times = sorted(one.time for one in answers)
     for earlier, later in zip(times, times[limit:], strict=False):
         assert later - earlier >= window - ROUNDED, (earlier, later)

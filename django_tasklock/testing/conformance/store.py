@@ -1,4 +1,4 @@
-"""The store that a contract is about, and what tests ask of it."""
+"""The base of all contracts: the store under test; and helpers for their tests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record
 
 T = TypeVar("T")
 SHORT = 120
-"""Milliseconds of a lease that is to lapse."""
+"""A lease that soon lapses, in milliseconds."""
 NAMES = (
     "video:1",
     "Video:1",
@@ -38,18 +38,18 @@ NAMES = (
     "#",
     "*",
 )
-"""Names that a store might take for each other, or choke on."""
+"""Names that a store might confuse with each other, or fail on."""
 
 
 class StoreContract:
-    """The store under test: derive from one or more of the contracts, and say how it is made and emptied."""
+    """The store under test. Derive a test class from one or more contracts, and define ``make`` and ``clear``."""
 
     def make(self) -> LockStore:
-        """Return a backend of its own, as another process would have it: all of them share one store."""
+        """Return a new backend, as another process would have. All backends that it returns share one store."""
         raise NotImplementedError(f"{type(self).__name__} needs make(), which returns the backend under test")
 
     def clear(self) -> None:
-        """Lose all data of the store, as a flush does."""
+        """Delete all data of the store, as a flush does."""
         raise NotImplementedError(f"{type(self).__name__} needs clear(), which empties the store under test")
 
     @pytest.fixture
@@ -63,7 +63,7 @@ class StoreContract:
 
 
 def new_token() -> str:
-    """Return a token as locks make them."""
+    """Return a new token, in the form that locks use."""
     return os.urandom(16).hex()
 
 
@@ -76,38 +76,38 @@ def an_ask(
     holder: str = "{}",
     limit: int = 1,
 ) -> AcquireRequest:
-    """Return a request for a lock or a permit, by a new holder unless a token is given. Milliseconds."""
+    """Return a request for a lock or a permit, with a new token by default. ``ttl`` and ``hold`` are milliseconds."""
     return AcquireRequest(name, token or new_token(), ttl, hold, holder, limit=limit)
 
 
 def granted(answer: Grant | Busy | None) -> Grant:
-    """Return the answer, which must be a grant."""
+    """Return ``answer``. Fail unless it is a grant."""
     assert isinstance(answer, Grant), answer
     return answer
 
 
 def held(record: Record | None) -> Record:
-    """Return what the store has of a lock that must be held."""
-    assert record is not None, "nobody has the lock"
+    """Return ``record``. Fail if it is ``None``: the lock is free."""
+    assert record is not None, "the lock is free"
     return record
 
 
 def ttl_of(record: Record | None) -> int:
-    """Return milliseconds until its lease ends, which must be known."""
+    """Return the milliseconds until the lease ends. Fail if the lock is free, or has no expiry."""
     ttl = held(record).ttl
     assert ttl is not None, "the lock has no expiry"
     return ttl
 
 
 def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
-    """Return what ``condition`` returns once that is true; it must be so within ``seconds``."""
+    """Call ``condition`` until it returns a true value, and return that. Fail after ``seconds``."""
     ends = time.monotonic() + seconds
     while not (value := condition()):
-        assert time.monotonic() < ends, f"not so within {seconds} s: {condition}"
+        assert time.monotonic() < ends, f"not true within {seconds} s: {condition}"
         time.sleep(0.003)
     return value
 
 
 def lapse(backend: LockStore, name: str) -> None:
-    """Wait until nobody holds ``name``."""
+    """Wait until the lock ``name`` is free."""
     eventually(lambda: backend.get(name) is None)

@@ -1,4 +1,4 @@
-"""A verb of a store, or its twin for coroutines."""
+"""Run one test with the verbs of a store, and with their twins for coroutines."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
-"""Run the test twice: by the verbs, and by their twins for coroutines."""
+"""Run the test twice: with the verbs, and with their twins for coroutines."""
 
 
 def ask(
     way: str, verb: Callable[P, T], twin: Callable[P, Awaitable[T]], /, *arguments: P.args, **options: P.kwargs
 ) -> T:
-    """Return the answer of ``verb``, or of ``twin`` in an event loop of its own."""
+    """Call ``verb``, or ``twin`` in a new event loop, and return the answer."""
     if way == "sync":
         return verb(*arguments, **options)
 

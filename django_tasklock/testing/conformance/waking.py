@@ -1,4 +1,4 @@
-"""What a store promises whose releases wake who waits."""
+"""The contract of a store whose releases wake waiters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_tasklock.types import Busy, Grant, Renewal, RenewalResult
 
 
 class WakingContract(StoreContract):
-    """A lock that is released is handed over to the longest waiter that is still there."""
+    """A release hands the lock over to the first waiter that has not left."""
 
-    # HandingOver
+    # Handing over
 
     def test_waiters_get_the_lock_in_order_of_arrival(self, backend: LockStore) -> None:
         holder = an_ask("video:1")
@@ -45,7 +45,7 @@ class WakingContract(StoreContract):
             thread.join(20)
         assert order == [0, 1, 2, 3, 4, 5]
 
-    def test_who_does_not_wait_does_not_overtake_who_does(self, backend: LockStore) -> None:
+    def test_a_caller_that_does_not_wait_does_not_overtake_a_waiter(self, backend: LockStore) -> None:
         holder, mine = an_ask("video:1"), an_ask("video:1")
         backend.acquire(holder)
         with backend.waiter(mine) as waiter:
@@ -56,7 +56,7 @@ class WakingContract(StoreContract):
             assert held(busy.record).token == mine.token
             granted(waiter.wait(5))
 
-    def test_what_is_handed_over_is_a_grant_that_a_renewal_makes_whole(self, backend: LockStore) -> None:
+    def test_a_lock_that_is_handed_over_has_its_whole_ttl_after_a_renewal(self, backend: LockStore) -> None:
         holder, mine = an_ask("video:1"), an_ask("video:1", ttl=60_000)
         before = granted(backend.acquire(holder))
         with backend.waiter(mine) as waiter:
@@ -100,7 +100,7 @@ class WakingContract(StoreContract):
             first.leave()
             granted(second.wait(5))
 
-    def test_the_last_waiter_leaves_a_free_lock_behind(self, backend: LockStore) -> None:
+    def test_the_lock_is_free_after_the_last_waiter_has_left(self, backend: LockStore) -> None:
         holder = an_ask("video:1")
         backend.acquire(holder)
         with backend.waiter(an_ask("video:1")) as waiter:
@@ -108,7 +108,7 @@ class WakingContract(StoreContract):
             backend.release("video:1", holder.token)
         assert backend.get("video:1") is None
 
-    def test_a_frozen_waiter_holds_the_next_back_for_a_short_claim_only(self, backend: LockStore) -> None:
+    def test_a_frozen_waiter_delays_the_next_one_only_briefly(self, backend: LockStore) -> None:
         holder, mine = an_ask("video:1"), an_ask("video:1")
         backend.acquire(holder)
         frozen = backend.waiter(an_ask("video:1", ttl=60_000))
@@ -121,7 +121,7 @@ class WakingContract(StoreContract):
         frozen.leave()
         assert held(backend.get("video:1")).token == mine.token
 
-    def test_a_cancelled_coroutine_gives_up_its_place(self, backend: LockStore) -> None:
+    def test_a_cancelled_coroutine_leaves_the_queue(self, backend: LockStore) -> None:
         async def main() -> None:
             holder, mine = an_ask("video:1"), an_ask("video:1")
             await backend.aacquire(holder)

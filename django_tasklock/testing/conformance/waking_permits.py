@@ -1,4 +1,4 @@
-"""What a store promises of permits whose releases wake who waits."""
+"""The contract of a store whose releases of permits wake waiters."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from django_tasklock.types import Busy, Grant, Released
 
 
 class PermitWakingContract(PermitStoreContract):
-    """A permit that is released is handed over to the longest waiter that is still there."""
+    """A release hands the permit over to the first waiter that has not left."""
 
-    def test_waiters_are_served_in_order_of_arrival_and_nobody_passes_them(self, permits: Permits) -> None:
+    def test_waiters_are_served_in_order_of_arrival_and_are_not_overtaken(self, permits: Permits) -> None:
         taken = fill(permits, 2)
         waiters = [permits.waiter(an_ask(NAME, limit=2)) for _ in range(4)]
         for waiter in waiters:
@@ -34,7 +34,7 @@ class PermitWakingContract(PermitStoreContract):
             permits.release(NAME, token)
         assert permits.members(NAME) == []
 
-    def test_whoever_leaves_the_queue_holds_nobody_up_and_takes_nothing_along(self, permits: Permits) -> None:
+    def test_a_waiter_that_leaves_the_queue_delays_no_other_and_takes_no_permit(self, permits: Permits) -> None:
         taken = fill(permits, 1)
         gone, stays = (permits.waiter(an_ask(NAME, limit=1)) for _ in range(2))
         assert isinstance(gone.acquire(), Busy)
@@ -46,18 +46,18 @@ class PermitWakingContract(PermitStoreContract):
         stays.leave()
         assert tokens(permits) == [stays.request.token]
 
-    def test_one_that_was_handed_a_permit_and_leaves_without_it_passes_it_on(self, permits: Permits) -> None:
+    def test_a_waiter_that_leaves_passes_on_the_permit_that_it_was_given(self, permits: Permits) -> None:
         taken = fill(permits, 1)
         gone, stays = (permits.waiter(an_ask(NAME, limit=1)) for _ in range(2))
         for waiter in (gone, stays):
             assert isinstance(waiter.acquire(), Busy)
-        permits.release(NAME, taken[0])  # given to ``gone``, who does not look
+        permits.release(NAME, taken[0])  # handed over to ``gone``, which does not ask
         gone.leave()
         assert isinstance(stays.wait(20), Grant)
         stays.leave()
 
-    def test_the_first_in_line_holds_up_those_behind_it_whatever_their_limits(self, permits: Permits) -> None:
-        # Otherwise it would starve while code with a greater limit runs beside it.
+    def test_the_first_waiter_is_served_before_those_with_greater_limits(self, permits: Permits) -> None:
+        # Otherwise it could wait for ever while callers with a greater limit get permits.
         taken = fill(permits, 3)
         strict, generous = permits.waiter(an_ask(NAME, limit=1)), permits.waiter(an_ask(NAME, limit=5))
         assert isinstance(strict.acquire(), Busy)
@@ -71,12 +71,12 @@ class PermitWakingContract(PermitStoreContract):
         strict.leave()
         generous.leave()
 
-    def test_a_lease_that_ends_serves_the_next_look(self, permits: Permits) -> None:
+    def test_a_waiter_gets_the_permit_of_a_lapsed_lease(self, permits: Permits) -> None:
         fill(permits, 1, ttl=5 * SHORT)
         with permits.waiter(an_ask(NAME, limit=1)) as waiter:
             eventually(lambda: isinstance(waiter.acquire(), Grant))
 
-    def test_a_coroutine_waits_and_one_that_is_cancelled_leaves_nothing(self, permits: Permits) -> None:
+    def test_a_cancelled_coroutine_leaves_the_queue_and_the_next_is_served(self, permits: Permits) -> None:
         taken = fill(permits, 1)
 
         async def wait(waiter: Waiter) -> Grant | Busy | None:
