@@ -1,8 +1,8 @@
-"""``make demo``: real videos, real workers, duplicates by the dozen, and a kill -9 in the middle.
+"""``make demo``: real videos, real workers, many duplicate messages, and a worker that is killed.
 
-``VIDEO=path`` in the environment takes that file in place of the samples. ``SERVE=1`` keeps the site
-and the admin running until Ctrl-C. Ends with 0 only if every video was transcoded exactly once.
-Everything it writes goes to ``.demo/run`` beside ``example_project``, which the next run wipes.
+``VIDEO=path`` in the environment uses that file instead of the samples. ``SERVE=1`` keeps the site
+and the admin running until Ctrl-C. The exit code is 0 only if every video was transcoded exactly once.
+All output goes to ``.demo/run`` beside ``example_project``, which the next run deletes.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MESSAGE_LEASE = 8
 
 
 def main() -> int:
-    """Prepare a clean stage, run the show, and leave nothing running, whatever happens."""
+    """Delete the last run, run the demo, and stop all processes at the end, also after an error."""
     sys.path[:0] = [str(SITE), str(ROOT)]
     video = _given_video()
     HOME.mkdir(exist_ok=True)
@@ -71,7 +71,7 @@ def _show(video: Path | None, serve: bool) -> int:
                 status = Show(screen, crew, RUN).run(video, serve)
                 crew.stop()
             finally:
-                crew.stop(1)  # interrupted: a transcode is not waited for
+                crew.stop(1)  # after an interruption: do not wait for a transcode
         return status
     except KeyboardInterrupt:
         return 130

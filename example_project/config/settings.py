@@ -5,11 +5,11 @@
 ``DATA_DIR``           where the SQLite file and the media live; default ``.data`` beside ``manage.py``
 ``TASKLOCK_LEASE``     seconds until a dead worker's lock is free again; default 60
 ``MESSAGE_LEASE``      seconds until a dead worker's messages start again; default 60
-``TASKLOCK_API_KEYS``  who may use the REST API without a user: ``grafana=secret``, more after commas
+``TASKLOCK_API_KEYS``  keys for the REST API, separated by commas: ``grafana=secret``
 ``TASKLOCK_SWEEP``     seconds between two sweeps, where ``celery beat`` runs; default 60
-``CATALOGUE_RATE``     calls that the catalogue takes; default ``100/m``
-``SECRET_KEY``         set it wherever others can reach the site
-``DEBUG``              ``0`` to switch off; on by default, because ``runserver`` serves media only then
+``CATALOGUE_RATE``     calls that the catalogue allows; default ``100/m``
+``SECRET_KEY``         set it if others can reach the site
+``DEBUG``              ``0`` switches it off; on by default, because ``runserver`` serves media only then
 =====================  =============================================================================
 """
 
@@ -106,7 +106,7 @@ REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
 
 CELERY_BROKER_URL = f"{REDIS_URL}/0"
 CELERY_TASK_IGNORE_RESULT = True
-# A slot that is busy for an hour must not sit on the next messages as well.
+# A slot that is busy for an hour must not hold further messages.
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
 CELERY_BEAT_SCHEDULE = {
@@ -114,11 +114,11 @@ CELERY_BEAT_SCHEDULE = {
         "task": "django_tasklock.tasks.sweep_locks",
         "schedule": float(os.environ.get("TASKLOCK_SWEEP", "60")),
         "kwargs": {"requeue": True},  # the videos of dead workers are published again
-        # A worker that was away finds one message, not a hundred.
+        # After a time without workers there is one message, not a hundred.
         "options": {"expires": 60},
     },
 }
-# The web page answers within seconds when the broker is away.
+# The web page answers within seconds while the broker is down.
 CELERY_TASK_PUBLISH_RETRY_POLICY = {"max_retries": 1, "interval_start": 0.2}
 
 STATIC_URL = "static/"

@@ -1,1 +1,1 @@
-"""What ``demo.py`` is made of."""
+"""The parts of ``demo.py``."""

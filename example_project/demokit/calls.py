@@ -1,4 +1,4 @@
-"""The limited API: called faster than it allows by all workers, it is not called more often than it allows."""
+"""The limited API: more calls are published at once than it allows, and none exceeds the limit."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from videos.tasks import announce
 
 __all__ = ["make", "worst"]
 
-STOPPED = 0.25  # seconds: a process may be stopped between its turn and its note
+STOPPED = 0.25  # seconds for which a process may be paused between its turn and its record
 
 
 def make(screen: Screen, video_ids: list[int]) -> bool:
-    """Publish more calls than may be made at once, and tell how they were made. Whether the limit was kept."""
+    """Publish more calls than the limit allows at once, and report them; return whether the limit was kept."""
     [rate] = RateLimiter("catalogue").terms.rates
     window, wanted = rate.window / 1_000_000, rate.limit * 3 // 2
-    screen.say(f"{wanted} calls of an API that takes {rate.limit} in {window:g} s, published at once.")
+    screen.say(f"{wanted} calls of an API that allows {rate.limit} in {window:g} s, published at once.")
     for number in range(wanted):
         announce.delay(video_id=video_ids[number % len(video_ids)])
     made = wait_until(lambda: len(catalogue.calls()) >= wanted, 30)
@@ -34,5 +34,5 @@ def make(screen: Screen, video_ids: list[int]) -> bool:
 
 
 def worst(times: list[float], window: float) -> int:
-    """The most calls in any window of so many seconds."""
+    """Return the most calls in any window of ``window`` seconds."""
     return max((bisect_left(times, first + window) - index for index, first in enumerate(times)), default=0)

@@ -16,7 +16,7 @@ __all__ = ["Crew", "wait_until"]
 
 
 def wait_until(condition: Callable[[], object], seconds: float, pause: float = 0.1) -> bool:
-    """Whether ``condition`` came true within ``seconds``."""
+    """Wait until ``condition`` is true; return ``False`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -26,7 +26,7 @@ def wait_until(condition: Callable[[], object], seconds: float, pause: float = 0
 
 
 class Crew:
-    """Starts, kills and stops processes by name; what they say goes to a file each."""
+    """Start, kill and stop processes by name; each has a log file."""
 
     def __init__(self, folder: Path, logs: Path) -> None:
         self.folder = folder
@@ -35,11 +35,11 @@ class Crew:
         self.groups: set[int] = set()
 
     def log(self, name: str) -> Path:
-        """Where the process ``name`` writes."""
+        """Return the path of the log of the process ``name``."""
         return self.logs / f"{name}.log"
 
     def start(self, name: str, *command: str) -> None:
-        """Start a process, an absolute path first, away from the terminal's Ctrl-C."""
+        """Start a process that the terminal's Ctrl-C does not reach. The command begins with an absolute path."""
         with self.log(name).open("ab") as log:
             process = subprocess.Popen(
                 tied([*command]),
@@ -53,18 +53,18 @@ class Crew:
         self.groups.add(process.pid)
 
     def kill(self, name: str) -> None:
-        """``kill -9``: the process, its children and theirs, none of which can do anything about it."""
+        """Kill the process and all its descendants with SIGKILL."""
         process = self.running.pop(name)
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
     def dead(self) -> list[str]:
-        """Those that ended although nobody asked them to."""
+        """Return the processes that ended without having been stopped."""
         return [name for name, process in self.running.items() if process.poll() is not None]
 
     def stop(self, seconds: float = 10) -> None:
-        """Ask all to end, and kill after ``seconds`` whoever did not."""
+        """Terminate all processes, and kill after ``seconds`` those that still run."""
         for process in self.running.values():
             process.terminate()
         deadline = time.monotonic() + seconds
@@ -75,12 +75,12 @@ class Crew:
             self.kill(name)
 
     def left(self) -> list[int]:
-        """Process ids that are still there from anything that was ever started."""
+        """Return the ids of all processes that were started here, or are their descendants, and still run."""
         return sorted(pid for pid, group in _processes() if group in self.groups)
 
 
 def _processes() -> list[tuple[int, int]]:
-    """(pid, process group) of every process that is not a zombie."""
+    """Return (pid, process group) of every process that is not a zombie."""
     if Path("/proc/self/stat").exists():
         rows = []
         for entry in Path("/proc").glob("[0-9]*/stat"):

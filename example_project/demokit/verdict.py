@@ -1,4 +1,4 @@
-"""The table at the end, and whether it is the table that was promised."""
+"""The table at the end, and the check that it has the expected numbers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = ("video", "published", "transcodes", "interrupted", "skipped", "recovered
 
 
 def give(facts: Facts) -> bool:
-    """Print the table and what is wrong with it. Whether each video was transcoded exactly once, and whole."""
+    """Print the table and its faults; return whether each video was transcoded exactly once, and completely."""
     videos = list(Video.objects.filter(pk__in=facts.lengths))
     print("\n" + table(HEAD, [_row(facts, video) for video in videos]), end="\n\n")
     _account(facts)

@@ -17,7 +17,7 @@ __all__ = ["AttemptInline", "SkipAdmin", "VideoAdmin"]
 
 
 class AttemptInline(admin.TabularInline):
-    """What the workers noted; not to be edited."""
+    """The attempts that the workers recorded; read-only."""
 
     model = Attempt
     extra = 0
@@ -31,7 +31,7 @@ class AttemptInline(admin.TabularInline):
 
 @admin.register(Video)
 class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
-    """Videos, each with its lock; what a running task owns can only be looked at."""
+    """Videos, each with its lock. Fields that a running task owns are read-only."""
 
     list_display = ("title", "status", "progress", "created_at", "lock_epoch", "hls_file")
     list_filter = ("status",)
@@ -41,19 +41,19 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
     actions = ("publish_again", "announce")
 
     def save_model(self, request: HttpRequest, obj: Video, form: ModelForm, change: bool) -> None:
-        """Write only what was edited: a full save would put back the status the page was opened with."""
+        """Write only the edited fields: a full save would restore the status that the page was opened with."""
         obj.save(update_fields=form.changed_data if change else None)
         if not change:
             process_video.delay_on_commit(video_id=obj.pk)
 
     @admin.action(description="Publish the task of the selected videos again")
     def publish_again(self, request: HttpRequest, queryset: QuerySet[Video]) -> None:
-        """One more message for each; harmless for those that are busy or done."""
+        """Publish one more message for each; it has no effect for videos that are busy or done."""
         self._publish(request, queryset, process_video)
 
     @admin.action(description="Announce the selected videos in the catalogue")
     def announce(self, request: HttpRequest, queryset: QuerySet[Video]) -> None:
-        """A call of a limited API for each: select as many as you like."""
+        """Call the limited API for each selected video."""
         self._publish(request, queryset, announce)
 
     def _publish(self, request: HttpRequest, queryset: QuerySet[Video], task: Task) -> None:
@@ -68,7 +68,7 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
 
 @admin.register(Skip)
 class SkipAdmin(admin.ModelAdmin):
-    """Messages that had nothing to do."""
+    """Messages that were skipped."""
 
     list_display = ("video", "reason", "at")
     list_filter = ("reason",)
@@ -79,5 +79,5 @@ class SkipAdmin(admin.ModelAdmin):
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Skip | None = None) -> bool:
-        """A log is not edited."""
+        """A log cannot be edited."""
         return False

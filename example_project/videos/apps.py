@@ -13,7 +13,7 @@ class VideosConfig(AppConfig):
     name = "videos"
 
     def ready(self) -> None:
-        """Count skipped messages in whatever process this is."""
+        """Count skipped messages, in every process."""
         from videos import skips
 
         skips.connect()

@@ -1,4 +1,4 @@
-"""A stand-in for somebody else's API, which takes so many calls a minute and no more: it notes when it was called."""
+"""A stand-in for an external API with a rate limit. It records the time of each call."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ __all__ = ["calls", "tell"]
 
 
 def tell(video_id: int) -> None:
-    """Call it."""
-    with _file().open("a") as file:  # lines that short are appended whole, whoever else does so
+    """Call the API."""
+    with _file().open("a") as file:  # lines this short are appended whole, also by several processes at once
         file.write(f"{time.time()} {video_id}\n")
 
 
 def calls() -> list[float]:
-    """When it was called so far, in seconds since 1970."""
+    """Return the times of all calls, in seconds since 1970."""
     return sorted(float(line.split()[0]) for line in _file().read_text().splitlines()) if _file().exists() else []
 
 

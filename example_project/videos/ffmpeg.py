@@ -1,4 +1,4 @@
-"""Running ffmpeg: what is in a file, and a command with its progress."""
+"""Run ffmpeg: probe a file, and run a command with its progress."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = "mov,matroska,webm,avi"
 
 
 class TranscodeError(Exception):
-    """ffmpeg could not make anything of the file; the message is its last words. Not worth a retry."""
+    """ffmpeg cannot read the file; the message is the end of its output. A retry would not help."""
 
 
 @dataclass(frozen=True)
@@ -27,12 +27,12 @@ class Source:
     """What ffmpeg found in a file."""
 
     duration: float
-    """Seconds; 0.0 when the file does not say."""
+    """Seconds; 0.0 if the file does not contain it."""
     has_audio: bool
 
 
 def input_options(path: Path) -> list[str]:
-    """Options to read an upload with.
+    """Return the options to read an upload with.
 
     An upload may be anything, also a playlist that names other files of this machine:
     only containers that hold their own picture and sound are opened.
@@ -41,7 +41,7 @@ def input_options(path: Path) -> list[str]:
 
 
 def probe(path: Path) -> Source:
-    """Look into a file; ``TranscodeError`` if there is no picture in it that ffmpeg can read."""
+    """Probe a file; raise ``TranscodeError`` if ffmpeg finds no picture in it."""
     command = [imageio_ffmpeg.get_ffmpeg_exe(), "-hide_banner", "-nostdin", *input_options(path)]
     # Without an output ffmpeg ends with an error, after it has described the input.
     said = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False).stderr
@@ -56,7 +56,7 @@ def probe(path: Path) -> Source:
 
 
 def run(arguments: Sequence[str], on_time: Callable[[float], None] = lambda seconds: None) -> None:
-    """Run ffmpeg to its end and tell ``on_time`` how many seconds of the video are done.
+    """Run ffmpeg to its end, and call ``on_time`` with the seconds of the video that are done.
 
     ``TranscodeError`` if ffmpeg fails. Whatever ``on_time`` raises stops ffmpeg.
     """

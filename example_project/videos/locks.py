@@ -32,20 +32,20 @@ that wakes up after its lease can no longer write to the row."""
 
 
 def get_video_lock_key(video_id: int) -> str:
-    """The name of the lock of a video."""
+    """Return the name of the lock of a video."""
     return KEY.format(video_id=video_id)
 
 
 def acquire_video_lock(video_id: int, timeout: float = 3600) -> bool:
-    """Take the lock of a video for at most ``timeout`` seconds; ``False`` if somebody has it."""
+    """Acquire the lock of a video for at most ``timeout`` seconds; return ``False`` if it is busy."""
     return acquire_task_lock(get_video_lock_key(video_id), timeout)
 
 
 def release_video_lock(video_id: int) -> bool:
-    """Give back what ``acquire_video_lock`` of this process took; ``False`` if it was not its own."""
+    """Release the lock that this process acquired; return ``False`` if it does not hold the lock."""
     return release_task_lock(get_video_lock_key(video_id))
 
 
 def is_video_locked(video_id: int) -> bool:
-    """Whether somebody is working on the video right now."""
+    """Return whether the lock of a video is held."""
     return is_task_locked(get_video_lock_key(video_id))

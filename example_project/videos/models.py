@@ -1,4 +1,4 @@
-"""What the site stores. ``Video`` is the guarded row; the other tables are written beside it."""
+"""The tables of the site. ``Video`` is the guarded row; the other tables are written along with it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ __all__ = ["Attempt", "Rendition", "Skip", "Video"]
 
 
 class Video(GuardedModel):
-    """One upload. ``GuardedModel`` brings the two columns that let the row refuse an overtaken worker.
+    """One upload. ``GuardedModel`` adds the two columns by which the row refuses an overtaken worker.
 
     While a task runs, ``status`` and everything below it belong to the claim: change them with
     a conditional ``filter(...).update(...)``, never with ``save()``, which writes every column.
@@ -64,12 +64,12 @@ class Video(GuardedModel):
 
     @property
     def is_busy(self) -> bool:
-        """Whether there is progress to be seen."""
+        """Whether the page shows progress."""
         return self.status in (self.Status.PROCESSING, self.Status.TRANSCODING)
 
 
 class Rendition(models.Model):
-    """One picture size of a video's stream."""
+    """One resolution of a video's stream."""
 
     video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="renditions")
     width = models.PositiveIntegerField()
@@ -85,7 +85,7 @@ class Rendition(models.Model):
 
 
 class Attempt(models.Model):
-    """One run of the transcoder, noted by the worker that ran it, won or lost.
+    """One run of the transcoder, recorded by the worker that ran it, with its outcome.
 
     Deliberately not guarded: it is the evidence that each video was transcoded once.
     A row that stays ``running`` although its video was claimed again belongs to a worker that was killed.
@@ -116,7 +116,7 @@ class Attempt(models.Model):
 
 
 class Skip(models.Model):
-    """One message that was thrown away because the video was busy or done."""
+    """One message that was skipped because the video was busy or done."""
 
     video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="skips")
     reason = models.CharField(max_length=40)

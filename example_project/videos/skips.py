@@ -1,4 +1,4 @@
-"""Counting the messages that had nothing to do, by listening to the library's signals."""
+"""Count skipped messages, by receivers of the library's signals."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _PREFIX = get_video_lock_key(0).removesuffix("0")
 
 
 def connect() -> None:
-    """Listen in this process."""
+    """Connect the receivers in this process."""
     lock_conflict.connect(_on_conflict, dispatch_uid="videos.skips")
     claim_rejected.connect(_on_rejected, dispatch_uid="videos.skips")
 
 
 def _on_conflict(sender: str, **details: Any) -> None:
-    if current_task and sender.startswith(_PREFIX):  # a lock can also be asked for outside of a task
+    if current_task and sender.startswith(_PREFIX):  # a lock can also be acquired outside of a task
         Skip.objects.create(video_id=int(sender.removeprefix(_PREFIX)), reason="already_processing")
 
 

@@ -54,7 +54,7 @@ def process_video(self: Task, video_id: int) -> dict[str, object]:
     home = Path(settings.MEDIA_ROOT) / "videos" / str(video_id)
 
     def on_progress(percent: int) -> None:
-        if lock.asked:  # an operator wants it back: the video waits again, and this run ends
+        if lock.asked:  # an operator asks for the lock: end this run, the row can be claimed again
             lock.ensure_held()
         claim.update(progress=percent)
 
@@ -75,16 +75,16 @@ def process_video(self: Task, video_id: int) -> dict[str, object]:
 @shared_task
 @rate_limited("catalogue")
 def announce(video_id: int) -> None:
-    """Tell the catalogue of a video: no more often than it allows, however many workers there are.
+    """Report a video to the catalogue, never more often than it allows for all workers together.
 
-    A call that would have to wait for longer than a moment gives its worker back.
+    A call that has to wait for more than a second frees its worker slot.
     """
     catalogue.tell(video_id)
 
 
 @contextmanager
 def attempt(task: Task, video_id: int, claim: Claim) -> Iterator[Attempt]:
-    """Note that the transcoder runs, and how it ended. ``publish`` notes the good end."""
+    """Record that the transcoder runs, and a failure. ``publish`` records success."""
     request = task.request
     noted = Attempt.objects.create(
         video_id=video_id,
@@ -103,9 +103,9 @@ def attempt(task: Task, video_id: int, claim: Claim) -> Iterator[Attempt]:
 
 
 def publish(claim: Claim, noted: Attempt, stream: Stream, part: Path, place: Path) -> None:
-    """Rename the finished files into place and let the row, and the rows beside it, name them.
+    """Rename the finished files into place, and write their paths to the row and its renditions.
 
-    All or nothing, and only while the claim holds: ``StaleClaim`` leaves neither rows nor files.
+    All or nothing, and only while the claim is valid: ``StaleClaim`` leaves neither rows nor files.
     """
     url = place.relative_to(settings.MEDIA_ROOT).as_posix()
     shutil.rmtree(place, ignore_errors=True)  # only there if the database was replaced and the media kept

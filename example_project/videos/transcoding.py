@@ -32,7 +32,7 @@ class Variant:
 
 @dataclass(frozen=True)
 class Stream:
-    """What ``transcode`` made."""
+    """The result of ``transcode``."""
 
     duration: float
     variants: tuple[Variant, ...]
@@ -40,9 +40,9 @@ class Stream:
 
 @contextmanager
 def workspace(home: Path, epoch: int) -> Iterator[Path]:
-    """A fresh directory inside ``home`` for one claim; gone afterwards unless it was renamed into place.
+    """Make a new directory in ``home`` for one claim; remove it afterwards unless it was renamed into place.
 
-    Fresh for every claim: a worker that was overtaken must not write into its successor's files.
+    Each claim has its own: a worker that was overtaken must not write into its successor's files.
     """
     home.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(prefix=f"{epoch}-", suffix=".part", dir=home))
@@ -54,7 +54,7 @@ def workspace(home: Path, epoch: int) -> Iterator[Path]:
 
 
 def remove_older(home: Path, epoch: int) -> None:
-    """Delete what claims before ``epoch`` left in ``home``: none of them can be published any more."""
+    """Delete the files of claims before ``epoch`` in ``home``: they cannot be published any more."""
     for entry in home.iterdir():
         found = re.match(r"\d+", entry.name)
         if found and int(found[0]) < epoch:
@@ -62,18 +62,18 @@ def remove_older(home: Path, epoch: int) -> None:
 
 
 def transcode(source: Path, target: Path, on_progress: Callable[[int], None]) -> Stream:
-    """Make the stream and the thumbnail of ``source`` inside ``target``, telling whole percents.
+    """Make the stream and the thumbnail of ``source`` in ``target``; call ``on_progress`` with each whole per cent.
 
-    ``TranscodeError`` if the file is not a video. Whatever ``on_progress`` raises stops the work.
+    Raises ``TranscodeError`` if the file is not a video. An exception of ``on_progress`` stops ffmpeg.
     """
     found = ffmpeg.probe(source)
-    told = -1
+    reported = -1
 
     def on_time(seconds: float) -> None:
-        nonlocal told
+        nonlocal reported
         percent = min(99, int(100 * seconds / found.duration)) if found.duration else 0
-        if percent > told:
-            told = percent
+        if percent > reported:
+            reported = percent
             on_progress(percent)
 
     middle = str(found.duration / 2)
@@ -84,7 +84,7 @@ def transcode(source: Path, target: Path, on_progress: Callable[[int], None]) ->
 
 
 def _hls_options(target: Path, has_audio: bool) -> list[str]:
-    # One thread each: the worker's --concurrency says how many cores are used.
+    # One thread each, so that the worker's --concurrency decides how many cores are used.
     heights = [height for height, _ in SIZES]
     scaled = ";".join(f"[s{n}]scale=-2:'min({height},trunc(ih/2)*2)'[v{n}]" for n, height in enumerate(heights))
     splits = "".join(f"[s{n}]" for n in range(len(SIZES)))

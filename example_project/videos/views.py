@@ -1,4 +1,4 @@
-"""The pages. Publishing a task twice is harmless, so nothing here tries hard to publish it once."""
+"""The pages. A task that is published twice runs once, so the views need not prevent that."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ UNSENT = "Saved, but the task queue cannot be reached: press “Process” later
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def index(request: HttpRequest) -> HttpResponse:
-    """All videos, and the form to upload one more."""
+    """Show all videos, and the form to upload one."""
     form = UploadForm(request.POST or None, request.FILES or None)
     if request.method == "POST" and form.is_valid():
         try:
             with transaction.atomic():
                 video = form.save()
-                process_video.delay_on_commit(video_id=video.pk)  # a worker must not look before the row is there
+                process_video.delay_on_commit(video_id=video.pk)  # after the commit: the worker finds the row
             messages.success(request, f"“{video}” is uploaded.")
         except OperationalError:
             messages.error(request, UNSENT)
@@ -41,19 +41,19 @@ def index(request: HttpRequest) -> HttpResponse:
 @never_cache
 @require_GET
 def cards(request: HttpRequest) -> HttpResponse:
-    """The list alone: the page's script asks for it again and again."""
+    """Return the list alone, which the page's script polls."""
     return render(request, "videos/_cards.html", {"videos": _videos()})
 
 
 @require_GET
 def detail(request: HttpRequest, video_id: int) -> HttpResponse:
-    """One video: the player, its renditions, and every attempt to transcode it."""
+    """Show one video: the player, its renditions, and every attempt to transcode it."""
     return render(request, "videos/detail.html", {"video": get_object_or_404(_videos(), pk=video_id)})
 
 
 @require_POST
 def process(request: HttpRequest, video_id: int) -> HttpResponse:
-    """Publish the task once more; a failed video gets another chance."""
+    """Publish the task again; a failed video can be claimed again."""
     video = get_object_or_404(Video, pk=video_id)
     try:
         if is_video_locked(video.pk):

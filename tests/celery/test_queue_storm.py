@@ -1,6 +1,6 @@
 """Workers that are killed all the time, and a lock store that forgets everything: nothing is lost, nothing run twice.
 
-``TASKLOCK_TEST_STORM=60``: seconds of killing, one worker each second; 12 by default, so that a test run stays short.
+``TASKLOCK_TEST_STORM=60``: seconds of killing, one worker each second; 6 by default, so that a test run stays short.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ PROMISES = {
     "A dead worker's messages": "test_a_dead_workers_message_starts_again",
     "`lock.fence` grows": "test_the_fence_grows_after_a_flush_too",
     "The holder learns that a lock is lost": "test_the_holder_learns_that_it_lost_its_lock",
-    "A body that runs without a lock": "test_a_body_without_its_lock_knows",
+    "A body that runs without a lock": "test_a_body_without_its_lock_can_detect_it",
     "Waiters are served in order": "test_waiters_are_served_in_order",
     "In any window at most the limit": "test_no_window_has_more_than_the_limit",
     "At most N members": "test_never_more_than_n_at_once",
