@@ -14,7 +14,7 @@ import redis
 
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.subscribers import tell_deaf
+from django_tasklock.backends.redis.subscribers import warn_cannot_subscribe
 from django_tasklock.types import Released
 from tests.support import environment
 from tests.support.exercise import HALVES, Exercise
@@ -83,7 +83,7 @@ def test_a_user_without_channels_waits_by_asking(
     configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, way: str, warnings_logged: Any
 ) -> None:
     """Whoever may not listen is not in the queue, and gets the lock when it is free all the same."""
-    tell_deaf.cache_clear()
+    warn_cannot_subscribe.cache_clear()
     configure(LOCATION=user("~task_lock*", "resetchannels", "+@all"))
     ask = an_ask(name)
     granted(stranger.acquire(ask))

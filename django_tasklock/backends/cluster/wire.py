@@ -219,7 +219,7 @@ class SlotSubscribers:
         """Return a new connection, its subscription confirmed by the server."""
         return self._node().subscribers.new(channel)
 
-    def hears(self, subscriber: Subscriber) -> bool:
+    def is_subscribed(self, subscriber: Subscriber) -> bool:
         """Tell whether the subscription is at the node that serves the slot now."""
         try:
             return _address(subscriber) == self._nodes.of(self._slot).address
@@ -228,7 +228,7 @@ class SlotSubscribers:
 
     def keep(self, subscriber: Subscriber) -> None:
         """Return a connection to the pool of that node, or close it if the slot has moved."""
-        if self.hears(subscriber):
+        if self.is_subscribed(subscriber):
             self._node().subscribers.keep(subscriber)
         else:
             throw_away(subscriber.connection)

@@ -14,7 +14,7 @@ from django_tasklock.backends.cluster.nodes import Node, Nodes
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import Ear
+from django_tasklock.backends.redis.shared import Subscription
 
 
 class SlotAio:
@@ -72,23 +72,23 @@ class SlotAio:
         except (RedisError, OSError):  # no node serves the slot now: the request that follows will raise the error
             return None
 
-    def idle_ear(self) -> Ear | None:
+    def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription at the node that serves the slot, if there is one."""
-        found: Ear | None = self._listening(lambda node: node.aio.idle_ear())
+        found: Subscription | None = self._listening(lambda node: node.aio.idle_subscription())
         return found
 
-    def hears(self, ear: Ear) -> bool:
+    def is_subscribed(self, subscription: Subscription) -> bool:
         """Tell whether the subscription is at the node that serves the slot now."""
-        return bool(self._listening(lambda node: node.aio.wire.hears(ear)))
+        return bool(self._listening(lambda node: node.aio.wire.is_subscribed(subscription)))
 
-    def keep(self, ear: Ear) -> None:
+    def keep(self, subscription: Subscription) -> None:
         """Keep a subscription for the next waiter of this loop at that node, or end it if the slot has moved."""
-        if self.hears(ear):
-            self._listening(lambda node: node.aio.keep(ear))
+        if self.is_subscribed(subscription):
+            self._listening(lambda node: node.aio.keep(subscription))
         else:
-            ear.connection.unsubscribe(ear)
+            subscription.connection.unsubscribe(subscription)
 
-    async def subscribe(self, channel: str) -> Ear:
+    async def subscribe(self, channel: str) -> Subscription:
         """Subscribe to ``channel``, confirmed by the server. Raises ``NoPermissionError`` if that is forbidden."""
         try:
             return await (await self._node()).aio.subscribe(channel)

@@ -19,7 +19,7 @@ from django_tasklock.backends.quorum.rounds import Rounds
 from django_tasklock.backends.quorum.rounds_async import AsyncRounds
 from django_tasklock.backends.quorum.scripts import VOTES, QuorumKeys
 from django_tasklock.backends.quorum.verbs import Verbs
-from django_tasklock.backends.quorum.waiter import Ears, QuorumWaiter
+from django_tasklock.backends.quorum.waiter import QuorumWaiter, Subscriptions
 from django_tasklock.backends.redis import CONDITION, RedisBackend
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.listing import ORDERED
@@ -61,7 +61,7 @@ class QuorumBackend(LockStore):
         self._order = Order(self.verbs)
         self._listing = Listing(self.verbs)
         self.metrics = QuorumMetrics(self)
-        self._ears: Idle[Ears] = Idle(Ears.close)
+        self._subscriptions: Idle[Subscriptions] = Idle(Subscriptions.close)
         self.first = RedisBackend(replace(settings, LOCATION=self.instances[0].location))
         """The first instance, which has the limits and permits."""
 
@@ -94,17 +94,17 @@ class QuorumBackend(LockStore):
     def waiter(self, request: AcquireRequest) -> Waiter:
         return QuorumWaiter(self, request)
 
-    def idle_ears(self) -> Ears | None:
+    def idle_subscriptions(self) -> Subscriptions | None:
         """Return idle subscriptions."""
-        found = self._ears.take()
+        found = self._subscriptions.take()
         if found is None:
             return None
         found[0].drain()
         return found[0]
 
-    def keep_ears(self, ears: Ears) -> None:
+    def keep_subscriptions(self, subscriptions: Subscriptions) -> None:
         """Keep these subscriptions for the next waiter."""
-        self._ears.keep(ears)
+        self._subscriptions.keep(subscriptions)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return self.rounds.run(self.verbs.waiters(name, limit))
@@ -168,7 +168,7 @@ class QuorumBackend(LockStore):
 
     def close(self) -> None:
         self.rounds.close()
-        self._ears.close()
+        self._subscriptions.close()
         self.first.close()
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:

@@ -26,14 +26,14 @@ from django_tasklock.backends.quorum.ballot import Ballot
 from django_tasklock.backends.quorum.scripts import JOIN, LEAVE
 from django_tasklock.backends.redis.pool import throw_away
 from django_tasklock.backends.redis.script import Script, bulk
-from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
-from django_tasklock.backends.redis.waiter import handed_over, tell_left, tell_unheard
+from django_tasklock.backends.redis.subscribers import Subscriber, warn_cannot_subscribe
+from django_tasklock.backends.redis.waiter import handed_over, warn_not_left, warn_polling
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
     from django_tasklock.backends.quorum import QuorumBackend
-    from django_tasklock.backends.redis.shared import Ear
+    from django_tasklock.backends.redis.shared import Subscription
 
 SETTLE = 0.003
 """Seconds for which a waiter that one instance has notified waits for the others to do so, too."""
@@ -81,7 +81,7 @@ class Place:
         self.queued = False
 
 
-class Ears:
+class Subscriptions:
     """Subscriptions to one channel, on all instances that allow it."""
 
     def __init__(self, backend: QuorumBackend) -> None:
@@ -89,7 +89,7 @@ class Ears:
         self._instances = backend.instances
         self._selector = selectors.DefaultSelector()
         self._open: dict[int, Subscriber] = {}
-        self._told = False
+        self._warned = False
 
     def open(self, noun: str, name: str) -> None:
         """Subscribe on the instances without a subscription. Raises ``NoPermissionError`` if the user may not."""
@@ -101,9 +101,9 @@ class Ears:
             except BackendUnavailable as error:
                 cause = error.__cause__
                 instance.failed(cause if isinstance(cause, Exception) else error)
-                if not self._told:
-                    self._told = True
-                    tell_unheard(noun, name, error)
+                if not self._warned:
+                    self._warned = True
+                    warn_polling(noun, name, error)
                 continue
             self._open[index] = subscriber
             self._selector.register(subscriber.connection._sock, selectors.EVENT_READ, index)
@@ -113,25 +113,25 @@ class Ears:
 
     def drain(self) -> None:
         """Discard messages for an earlier waiter."""
-        while self._hear(0, ""):
+        while self._receive(0, ""):
             pass
 
-    def hear(self, seconds: float, token: str, needed: int) -> bool:
+    def wait_for_message(self, seconds: float, token: str, needed: int) -> bool:
         """Wait up to ``seconds`` until an instance notifies ``token``, and a moment longer for the others."""
         ends = time.monotonic() + seconds
-        heard: set[int] = set()
-        while len(heard) < min(needed, len(self._open)):
+        received: set[int] = set()
+        while len(received) < min(needed, len(self._open)):
             left = ends - time.monotonic()
             if left <= 0:
                 break
-            before = len(heard)
-            heard |= self._hear(left, token)
-            if heard and not before:
+            before = len(received)
+            received |= self._receive(left, token)
+            if received and not before:
                 ends = min(ends, time.monotonic() + SETTLE)
-        return bool(heard)
+        return bool(received)
 
-    def _hear(self, seconds: float, token: str) -> set[int]:
-        heard = set()
+    def _receive(self, seconds: float, token: str) -> set[int]:
+        received = set()
         for key, _ in self._selector.select(seconds):
             index: int = key.data
             connection = self._open[index].connection
@@ -139,10 +139,10 @@ class Ears:
                 while connection.can_read(0):
                     said = handed_over(connection.read_response(), token)
                     if said is not None or not token:
-                        heard.add(index)
+                        received.add(index)
             except (RedisError, OSError):
                 self._forget(index)
-        return heard
+        return received
 
     def _forget(self, index: int) -> None:
         subscriber = self._open.pop(index)
@@ -165,7 +165,7 @@ class QuorumWaiter(Waiter):
 
     def __init__(self, backend: QuorumBackend, request: AcquireRequest) -> None:
         super().__init__(backend, request)
-        self._ears: Ears | None = None
+        self._subscriptions: Subscriptions | None = None
         self._place: Place | None = None
         self._deaf = False
         self._twin: AsyncPlace | None = None
@@ -174,12 +174,12 @@ class QuorumWaiter(Waiter):
         if self._deaf:
             return super().acquire()
         rounds = self.backend.rounds
-        if self._ears is None:
-            self._ears = self.backend.idle_ears()
-            fresh = self._ears is None
-            if self._ears is None:
-                self._ears = Ears(self.backend)
-            self._place = Place(self.backend, self.request, self._ears.channel)
+        if self._subscriptions is None:
+            self._subscriptions = self.backend.idle_subscriptions()
+            fresh = self._subscriptions is None
+            if self._subscriptions is None:
+                self._subscriptions = Subscriptions(self.backend)
+            self._place = Place(self.backend, self.request, self._subscriptions.channel)
             if fresh:
                 answer = rounds.run(self._place.join(listens=False))
                 if isinstance(answer, Grant):
@@ -187,18 +187,18 @@ class QuorumWaiter(Waiter):
         assert self._place is not None
         self._place.request = self.request
         try:
-            self._ears.open(self.backend.noun, self.request.name)
+            self._subscriptions.open(self.backend.noun, self.request.name)
         except NoPermissionError as error:
             self._deaf = True
             rounds.run(self._place.leave())
-            tell_deaf(str(error))
+            warn_cannot_subscribe(str(error))
             return self.backend.acquire(self.request)
-        return rounds.run(self._place.join(listens=bool(len(self._ears))))
+        return rounds.run(self._place.join(listens=bool(len(self._subscriptions))))
 
     def wait(self, seconds: float) -> Grant | None:
-        if self._ears is None or not len(self._ears):
+        if self._subscriptions is None or not len(self._subscriptions):
             return super().wait(seconds)
-        if self._ears.hear(max(seconds, 0.0005), self.request.token, self.backend.verbs.needed):
+        if self._subscriptions.wait_for_message(max(seconds, 0.0005), self.request.token, self.backend.verbs.needed):
             try:
                 answer = self.acquire()
             except BackendUnavailable:
@@ -208,20 +208,20 @@ class QuorumWaiter(Waiter):
         return None
 
     def leave(self) -> None:
-        place, ears = self._place, self._ears
-        if place is None or ears is None:
+        place, subscriptions = self._place, self._subscriptions
+        if place is None or subscriptions is None:
             return
-        self._place = self._ears = None
+        self._place = self._subscriptions = None
         try:
             if place.queued and not place.silent:
                 self.backend.rounds.run(place.leave())
         except BackendUnavailable as error:
-            tell_left(self.backend.noun, self.request.name, error)
+            warn_not_left(self.backend.noun, self.request.name, error)
         finally:
             if place.queued:
-                ears.close()
+                subscriptions.close()
             else:
-                self.backend.keep_ears(ears)
+                self.backend.keep_subscriptions(subscriptions)
 
     async def aacquire(self) -> Grant | Busy:
         if self._twin is None:
@@ -245,7 +245,7 @@ class AsyncPlace:
     def __init__(self, backend: QuorumBackend, request: AcquireRequest) -> None:
         self._backend = backend
         self.place = Place(backend, request, backend.verbs.keys.layout.new_channel())
-        self._ears: dict[int, Ear] = {}
+        self._subscriptions: dict[int, Subscription] = {}
         self._deaf = False
 
     async def acquire(self) -> Grant | Busy:
@@ -253,7 +253,7 @@ class AsyncPlace:
         request = self.place.request
         if self._deaf:
             return await self._backend.aacquire(request)
-        if not self._ears:
+        if not self._subscriptions:
             answer = await self._backend.arounds.run(self.place.join(listens=False))
             if isinstance(answer, Grant):
                 return answer
@@ -262,28 +262,30 @@ class AsyncPlace:
             except NoPermissionError as error:
                 self._deaf = True
                 await self._backend.arounds.run(self.place.leave())
-                tell_deaf(str(error))
+                warn_cannot_subscribe(str(error))
                 return answer
-        return await self._backend.arounds.run(self.place.join(listens=bool(self._ears)))
+        return await self._backend.arounds.run(self.place.join(listens=bool(self._subscriptions)))
 
     async def _listen(self) -> None:
-        awake = {i: one for i, one in enumerate(self._backend.instances) if i not in self._ears and not one.rests}
-        found = await asyncio.gather(*(self._hear_at(index) for index in awake), return_exceptions=True)
+        awake = {
+            i: one for i, one in enumerate(self._backend.instances) if i not in self._subscriptions and not one.rests
+        }
+        found = await asyncio.gather(*(self._subscribe_at(index) for index in awake), return_exceptions=True)
         for index, error in zip(awake, found, strict=True):
             if isinstance(error, BackendUnavailable):
                 awake[index].failed(error)
             elif error is not None:
                 raise error
 
-    async def _hear_at(self, index: int) -> None:
-        self._ears[index] = await self._backend.instances[index].aio.subscribe(self.place.channel)
+    async def _subscribe_at(self, index: int) -> None:
+        self._subscriptions[index] = await self._backend.instances[index].aio.subscribe(self.place.channel)
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is passed on, ``seconds`` at most."""
-        if not self._ears:
+        if not self._subscriptions:
             await asyncio.sleep(Waiter.pause(seconds))
             return None
-        if not await self._hear(seconds):
+        if not await self._receive(seconds):
             return None
         try:
             answer = await self.acquire()
@@ -291,12 +293,15 @@ class AsyncPlace:
             return None
         return answer if isinstance(answer, Grant) else None
 
-    async def _hear(self, seconds: float) -> bool:
-        listening = {asyncio.ensure_future(ear.listen(seconds)): index for index, ear in self._ears.items()}
+    async def _receive(self, seconds: float) -> bool:
+        listening = {
+            asyncio.ensure_future(subscription.receive(seconds)): index
+            for index, subscription in self._subscriptions.items()
+        }
         waiting = set(listening)
-        heard, ends = 0, time.monotonic() + seconds + SETTLE
+        received, ends = 0, time.monotonic() + seconds + SETTLE
         try:
-            while waiting and heard < self._backend.verbs.needed:
+            while waiting and received < self._backend.verbs.needed:
                 left = ends - time.monotonic()
                 done, waiting = await asyncio.wait(waiting, timeout=max(0.0, left), return_when="FIRST_COMPLETED")
                 if not done:
@@ -306,25 +311,25 @@ class AsyncPlace:
                     try:
                         said = task.result()
                     except RedisError:
-                        self._ears.pop(listening[task], None)
+                        self._subscriptions.pop(listening[task], None)
                     if handed_over(said, self.place.request.token) is not None:
-                        heard += 1
+                        received += 1
                         ends = min(ends, time.monotonic() + SETTLE)
         finally:
             for task in waiting:
                 task.cancel()
             if waiting:
                 await asyncio.wait(waiting)
-        return heard > 0
+        return received > 0
 
     async def leave(self) -> None:
         """Leave the queues, and unsubscribe."""
-        ears, self._ears = self._ears, {}
+        subscriptions, self._subscriptions = self._subscriptions, {}
         try:
             if self.place.queued and not self.place.silent:
                 await self._backend.arounds.run(self.place.leave())
         except BackendUnavailable as error:
-            tell_left(self._backend.noun, self.place.request.name, error)
+            warn_not_left(self._backend.noun, self.place.request.name, error)
         finally:
-            for ear in ears.values():
-                ear.connection.unsubscribe(ear)
+            for subscription in subscriptions.values():
+                subscription.connection.unsubscribe(subscription)

@@ -11,7 +11,7 @@ from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.location import async_pool, sync_pool
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import Ear
+from django_tasklock.backends.redis.shared import Subscription
 from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers
 from django_tasklock.backends.redis.wire import Wire
 from django_tasklock.backends.redis.wire_async import AsyncWires
@@ -41,7 +41,7 @@ class Listening(Protocol):
     def new(self, channel: str = "") -> Subscriber:
         """Return a new connection, its subscription confirmed by the server."""
 
-    def hears(self, subscriber: Subscriber) -> bool:
+    def is_subscribed(self, subscriber: Subscriber) -> bool:
         """Tell whether the connection is to the server that hands over the lock."""
 
     def keep(self, subscriber: Subscriber) -> None:
@@ -65,16 +65,16 @@ class AsyncAsking(Protocol):
     def acknowledged(self) -> Acknowledged | None:
         """The replicas that must acknowledge a grant; ``None``: none must."""
 
-    def idle_ear(self) -> Ear | None:
+    def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription, if there is one."""
 
-    def hears(self, ear: Ear) -> bool:
+    def is_subscribed(self, subscription: Subscription) -> bool:
         """Tell whether the subscription is at the server that hands over the lock."""
 
-    def keep(self, ear: Ear) -> None:
+    def keep(self, subscription: Subscription) -> None:
         """Put a subscription back for the next waiter of this loop."""
 
-    async def subscribe(self, channel: str) -> Ear:
+    async def subscribe(self, channel: str) -> Subscription:
         """Subscribe to ``channel``, confirmed by the server."""
 
 

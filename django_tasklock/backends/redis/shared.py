@@ -28,7 +28,7 @@ GRACE = 0.05
 """Seconds after a deadline until a second check: the loop may have been busy while the reply was ready to be read."""
 
 
-class Ear:
+class Subscription:
     """The subscription to one channel, used by one waiter at a time."""
 
     def __init__(self, connection: SharedConnection, channel: str) -> None:
@@ -39,14 +39,14 @@ class Ear:
         self._messages: deque[Any] = deque()
         self._waiting: asyncio.Future[None] | None = None
 
-    def hear(self, message: Any = None) -> None:
+    def deliver(self, message: Any = None) -> None:
         """Deliver a message and wake the waiter; without a message if the connection is lost."""
         if message is not None:
             self._messages.append(message)
         if self._waiting is not None:
             _wake(self._waiting)
 
-    async def listen(self, seconds: float) -> Any:
+    async def receive(self, seconds: float) -> Any:
         """Return the next message, or ``None`` if there is none within ``seconds``.
 
         Raises the error with which the connection was lost.
@@ -66,7 +66,7 @@ class Ear:
             raise self.lost
         return None
 
-    def forget(self) -> None:
+    def clear(self) -> None:
         """Drop the messages that were not read."""
         self._messages.clear()
 
@@ -83,7 +83,7 @@ class SharedConnection(asyncio.Protocol):
         self._connection = connection
         self._loop = asyncio.get_running_loop()
         self._pending: deque[asyncio.Future[Any]] = deque()
-        self._ears: dict[bytes, Ear] = {}
+        self._subscriptions: dict[bytes, Subscription] = {}
         self._last_read = 0.0
         self._timer: asyncio.TimerHandle | None = None
         self.over = False
@@ -125,20 +125,20 @@ class SharedConnection(asyncio.Protocol):
         finally:
             second.cancel()
 
-    async def subscribe(self, channel: str) -> Ear:
+    async def subscribe(self, channel: str) -> Subscription:
         """Subscribe to ``channel``, confirmed by the server."""
-        ear = self._ears[channel.encode()] = Ear(self, channel)
+        subscription = self._subscriptions[channel.encode()] = Subscription(self, channel)
         try:
             await self.ask(b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(channel))
         except BaseException:
-            self.unsubscribe(ear)
+            self.unsubscribe(subscription)
             raise
-        return ear
+        return subscription
 
-    def unsubscribe(self, ear: Ear) -> None:
+    def unsubscribe(self, subscription: Subscription) -> None:
         """Unsubscribe, without waiting for the server's confirmation."""
-        if self._ears.pop(ear.channel.encode(), None) is not None and not self.over:
-            self.ask(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n" + bulk(ear.channel)).cancel()
+        if self._subscriptions.pop(subscription.channel.encode(), None) is not None and not self.over:
+            self.ask(b"*2\r\n$11\r\nUNSUBSCRIBE\r\n" + bulk(subscription.channel)).cancel()
 
     def data_received(self, data: bytes) -> None:
         """Process received data."""
@@ -155,7 +155,7 @@ class SharedConnection(asyncio.Protocol):
         except BaseException:  # a time limit, which the loop logs: replies and requests cannot be matched any more
             self.fail(redis.ConnectionError("interrupted"))
             raise
-        if not self._pending and self._finishing and not self._ears:
+        if not self._pending and self._finishing and not self._subscriptions:
             self.fail(redis.ConnectionError("closed"))
 
     def _parse(self, data: bytes) -> None:
@@ -164,8 +164,8 @@ class SharedConnection(asyncio.Protocol):
             self._feed(data)
             while (reply := self._gets()) is not False:
                 if type(reply) is list and reply and reply[0] == b"message":
-                    if (ear := self._ears.get(reply[1])) is not None:
-                        ear.hear(reply)
+                    if (subscription := self._subscriptions.get(reply[1])) is not None:
+                        subscription.deliver(reply)
                     continue
                 pending = self._pending[0]
                 if pending.done():
@@ -182,7 +182,7 @@ class SharedConnection(asyncio.Protocol):
                 self._pending.popleft()
         except (RedisError, IndexError) as error:  # unreadable, or without a request
             self.fail(redis.ConnectionError(f"unexpected reply from the server: {error}"))
-        self._partial = bool(self._pending or self._ears)  # without these, nothing more can arrive
+        self._partial = bool(self._pending or self._subscriptions)  # without these, nothing more can arrive
 
     def eof_received(self) -> None:
         """Fail the connection: the server has closed it."""
@@ -220,23 +220,23 @@ class SharedConnection(asyncio.Protocol):
                 pending.set_exception(error if first else redis.ConnectionError(f"the connection was lost: {error}"))
             first = False
         self._pending.clear()
-        for ear in self._ears.values():
-            ear.lost = redis.ConnectionError(f"the connection was lost: {error}")
-            ear.hear()
+        for subscription in self._subscriptions.values():
+            subscription.lost = redis.ConnectionError(f"the connection was lost: {error}")
+            subscription.deliver()
         if not self._loop.is_closed():
             _in_background(self._loop, close(self._connection, nowait=True))
 
     def finish(self) -> None:
         """Close the connection as soon as it has no pending requests and no subscriptions."""
         self._finishing = True
-        if not (self._pending or self._ears):
+        if not (self._pending or self._subscriptions):
             self.fail(redis.ConnectionError("closed"))
 
     async def close(self) -> None:
         """Close the connection; with TLS, wait until the other side has closed its end."""
         if self.over:
             return
-        if self._pending or self._ears:
+        if self._pending or self._subscriptions:
             self.fail(redis.ConnectionError("closed"))
             return
         self.over = True

@@ -67,7 +67,7 @@ class Subscribers:
             raise
         return subscriber
 
-    def hears(self, subscriber: Subscriber) -> bool:
+    def is_subscribed(self, subscriber: Subscriber) -> bool:
         """Tell whether the connection is to the server that hands over the lock: always, there is one server."""
         return True
 
@@ -85,6 +85,6 @@ class Subscribers:
 
 
 @cache  # once per process
-def tell_deaf(why: str) -> None:
+def warn_cannot_subscribe(why: str) -> None:
     """Log that waiters poll, because this user may not subscribe."""
     logger.warning("waiters poll, in no order: Redis does not let its user SUBSCRIBE to their channels (%s)", why)

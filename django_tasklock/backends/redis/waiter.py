@@ -28,14 +28,14 @@ from redis.exceptions import NoPermissionError, RedisError
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.script import bulk
-from django_tasklock.backends.redis.subscribers import Subscriber, tell_deaf
+from django_tasklock.backends.redis.subscribers import Subscriber, warn_cannot_subscribe
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
     from django_tasklock.backends.redis.script import Script
-    from django_tasklock.backends.redis.shared import Ear
+    from django_tasklock.backends.redis.shared import Subscription
 
 logger = logging.getLogger("django_tasklock")
 
@@ -118,7 +118,7 @@ class RedisWaiter(Waiter):
         if not self.channel:
             self.subscriber = self.backend.subscribers.idle()
             self.channel = self.subscriber.channel if self.subscriber else self.backend.layout.new_channel()
-        if self.subscriber is not None and not self.backend.subscribers.hears(self.subscriber):
+        if self.subscriber is not None and not self.backend.subscribers.is_subscribed(self.subscriber):
             self.backend.subscribers.discard(self.subscriber)
             self.subscriber = None
         if self.subscriber is None:
@@ -131,10 +131,10 @@ class RedisWaiter(Waiter):
             except NoPermissionError as error:
                 self._polls = True
                 self._leave_queue()
-                tell_deaf(str(error))
+                warn_cannot_subscribe(str(error))
                 return answer
             except BackendUnavailable as error:
-                tell_unheard(self.backend.noun, self.request.name, error)
+                warn_polling(self.backend.noun, self.request.name, error)
                 return answer
         return self._join(listens=True)
 
@@ -195,7 +195,7 @@ class RedisWaiter(Waiter):
             if self.queued and not self._unanswered:
                 self._leave_queue()
         except BackendUnavailable as error:
-            tell_left(self.backend.noun, self.request.name, error)
+            warn_not_left(self.backend.noun, self.request.name, error)
         finally:
             if self.queued:
                 self._close()
@@ -234,7 +234,7 @@ class AsyncWaiter:
         self.request = request
         self.channel = ""
         self._rank: int | None = None
-        self._ear: Ear | None = None
+        self._subscription: Subscription | None = None
         self.queued = False
         self._polls = False
         self._unanswered = False
@@ -253,24 +253,24 @@ class AsyncWaiter:
         if self._polls:
             return await self.backend.aacquire(self.request)
         if not self.channel:
-            self._ear = self.backend.aio.idle_ear()
-            self.channel = self._ear.channel if self._ear else self.backend.layout.new_channel()
-        if self._ear is not None and not self.backend.aio.hears(self._ear):
-            self._ear.connection.unsubscribe(self._ear)
-            self._ear = None
-        if self._ear is None:
+            self._subscription = self.backend.aio.idle_subscription()
+            self.channel = self._subscription.channel if self._subscription else self.backend.layout.new_channel()
+        if self._subscription is not None and not self.backend.aio.is_subscribed(self._subscription):
+            self._subscription.connection.unsubscribe(self._subscription)
+            self._subscription = None
+        if self._subscription is None:
             answer = await self._join(listens=False)
             if isinstance(answer, Grant):
                 return answer
             try:
-                self._ear = await self.backend.aio.subscribe(self.channel)
+                self._subscription = await self.backend.aio.subscribe(self.channel)
             except NoPermissionError as error:
                 self._polls = True
                 await self._leave_queue()
-                tell_deaf(str(error))
+                warn_cannot_subscribe(str(error))
                 return answer
             except BackendUnavailable as error:
-                tell_unheard(self.backend.noun, self.request.name, error)
+                warn_polling(self.backend.noun, self.request.name, error)
                 return answer
         return await self._join(listens=True)
 
@@ -291,13 +291,13 @@ class AsyncWaiter:
 
     async def wait(self, seconds: float) -> Grant | None:
         """Sleep until the lock is handed over, for at most ``seconds``."""
-        if self._ear is None:
+        if self._subscription is None:
             await asyncio.sleep(Waiter.pause(seconds))
             return None
         try:
-            message = await self._ear.listen(seconds)
+            message = await self._subscription.receive(seconds)
         except RedisError:
-            self._ear = None
+            self._subscription = None
             await self._resubscribe(seconds)
             return None
         fence = handed_over(message, self.request.token)
@@ -310,7 +310,7 @@ class AsyncWaiter:
         ends = time.monotonic() + seconds
         while True:
             try:
-                self._ear = await self.backend.aio.subscribe(self.channel)
+                self._subscription = await self.backend.aio.subscribe(self.channel)
                 return
             except (BackendUnavailable, NoPermissionError):
                 if time.monotonic() >= ends:
@@ -319,27 +319,27 @@ class AsyncWaiter:
 
     async def leave(self) -> None:
         """Leave the queue and give up the subscription."""
-        ear, self._ear = self._ear, None
+        subscription, self._subscription = self._subscription, None
         try:
             if self.queued and not self._unanswered:
                 await self._leave_queue()
         except BackendUnavailable as error:
-            tell_left(self.backend.noun, self.request.name, error)
+            warn_not_left(self.backend.noun, self.request.name, error)
         finally:
-            if ear is None:
+            if subscription is None:
                 pass
             elif self.queued:  # without a subscriber, the queue entry is skipped
-                ear.connection.unsubscribe(ear)
+                subscription.connection.unsubscribe(subscription)
             else:
-                self.backend.aio.keep(ear)
+                self.backend.aio.keep(subscription)
 
 
-def tell_left(noun: str, name: str, error: BackendUnavailable) -> None:
+def warn_not_left(noun: str, name: str, error: BackendUnavailable) -> None:
     """Log that a waiter left without removing its queue entry, because the store did not reply."""
     logger.warning("%s %r: a waiter left the queue and could not say so: %s", noun, name, error)
 
 
-def tell_unheard(noun: str, name: str, error: BackendUnavailable) -> None:
+def warn_polling(noun: str, name: str, error: BackendUnavailable) -> None:
     """Log that a waiter could not subscribe: the lock is busy, so it polls until it can."""
     logger.warning("%s %r: a waiter looks a few times a second, it cannot listen: %s", noun, name, error)
 

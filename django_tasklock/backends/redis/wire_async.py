@@ -22,9 +22,9 @@ from django_tasklock.backends.redis.errors import is_final, unavailable, was_ans
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import CurrentConnection, Ear, Greeting, SharedConnection
+from django_tasklock.backends.redis.shared import CurrentConnection, Greeting, SharedConnection, Subscription
 
-EARS = 128  # idle subscriptions kept for the next waiters: a channel costs next to nothing
+SUBSCRIPTIONS = 128  # idle subscriptions kept for the next waiters: a channel costs next to nothing
 
 
 class AsyncWire:
@@ -37,7 +37,7 @@ class AsyncWire:
         self.loop = weakref.ref(loop)
         self._asking = CurrentConnection(pool, greet)
         self._listening = CurrentConnection(pool)
-        self._ears: Idle[Ear] = Idle(_unsubscribe, EARS)
+        self._subscriptions: Idle[Subscription] = Idle(_unsubscribe, SUBSCRIPTIONS)
         self._closer: AsyncGenerator[None, None] | None = None
 
     async def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
@@ -81,27 +81,27 @@ class AsyncWire:
         """Stop using the connection for commands: it has failed."""
         self._asking.retire(self._asking.connection)
 
-    def idle_ear(self) -> Ear | None:
+    def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription, if there is one."""
-        while (found := self._ears.take()) is not None:
-            ear = found[0]
-            if ear.lost is None:
-                ear.forget()
-                return ear
+        while (found := self._subscriptions.take()) is not None:
+            subscription = found[0]
+            if subscription.lost is None:
+                subscription.clear()
+                return subscription
         return None
 
-    def hears(self, ear: Ear) -> bool:
+    def is_subscribed(self, subscription: Subscription) -> bool:
         """Tell whether the subscription is on the connection in use."""
-        return ear.lost is None and ear.connection is self._listening.connection
+        return subscription.lost is None and subscription.connection is self._listening.connection
 
-    def keep(self, ear: Ear) -> None:
+    def keep(self, subscription: Subscription) -> None:
         """Put a subscription back for the next waiter."""
-        if self.hears(ear):
-            self._ears.keep(ear)
+        if self.is_subscribed(subscription):
+            self._subscriptions.keep(subscription)
         else:
-            ear.connection.unsubscribe(ear)
+            subscription.connection.unsubscribe(subscription)
 
-    async def subscribe(self, channel: str) -> Ear:
+    async def subscribe(self, channel: str) -> Subscription:
         """Subscribe to ``channel``, confirmed by the server. ``NoPermissionError`` if this user may not."""
         await self._open()
         connection = await self._listening.get()
@@ -111,7 +111,7 @@ class AsyncWire:
             raise
         except (RedisError, OSError):
             self._listening.retire(connection)
-            self._ears.clear()
+            self._subscriptions.clear()
         return await (await self._listening.get()).subscribe(channel)
 
     async def _open(self) -> None:
@@ -124,7 +124,7 @@ class AsyncWire:
             yield
         finally:
             self._closer = None
-            self._ears.clear()
+            self._subscriptions.clear()
             await self._asking.close()
             await self._listening.close()
             for pool in pools(self._pool):
@@ -174,19 +174,19 @@ class AsyncWires:
         replies, doubt = await self.wire.call(script.and_then, tail + self.acknowledged.command)
         return self.acknowledged.judge(replies), doubt
 
-    def idle_ear(self) -> Ear | None:
+    def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription, if there is one."""
-        return self.wire.idle_ear()
+        return self.wire.idle_subscription()
 
-    def hears(self, ear: Ear) -> bool:
+    def is_subscribed(self, subscription: Subscription) -> bool:
         """Tell whether the subscription is at the server that hands over the lock: always, there is one server."""
         return True
 
-    def keep(self, ear: Ear) -> None:
+    def keep(self, subscription: Subscription) -> None:
         """Put a subscription back for the next waiter of this loop."""
-        self.wire.keep(ear)
+        self.wire.keep(subscription)
 
-    async def subscribe(self, channel: str) -> Ear:
+    async def subscribe(self, channel: str) -> Subscription:
         """Subscribe to ``channel``, confirmed by the server. ``NoPermissionError`` if this user may not."""
         try:
             return await self.wire.subscribe(channel)
@@ -196,5 +196,5 @@ class AsyncWires:
             raise unavailable(error) from error
 
 
-def _unsubscribe(ear: Ear) -> None:
-    ear.connection.unsubscribe(ear)
+def _unsubscribe(subscription: Subscription) -> None:
+    subscription.connection.unsubscribe(subscription)
