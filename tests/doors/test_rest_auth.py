@@ -8,6 +8,7 @@ import logging
 import secrets
 import subprocess
 import sys
+import time
 from itertools import product
 
 import pytest
@@ -20,6 +21,7 @@ from rest_framework.request import Request
 
 from django_tasklock import api_keys
 from django_tasklock.models import AuditEntry
+from django_tasklock.rest.access import LockThrottle
 from django_tasklock.rest.authentication import ApiKeyAuthentication, KeyUser
 from tests.support.guards import held
 from tests.support.rest import KEY, OTHER_KEY, PREFIX, RATES, Api, problem, url
@@ -46,7 +48,7 @@ def basic(user):
 
 def everything(store, prefix):
     """All that is in the store under a prefix, and in the trail, with times in steps that a test does not see pass."""
-    kept = {key: (store.dump(key), (store.ttl(key) + 30) // 60) for key in store.keys(f"{prefix}*")}
+    kept = {key: (store.dump(key), (store.ttl(key) + 300) // 600) for key in store.keys(f"{prefix}*")}
     return kept, AuditEntry.objects.count(), LogEntry.objects.count()
 
 
@@ -352,6 +354,12 @@ class TestThrottling:
     def _a_cache_of_our_own(self, settings):
         settings.CACHES = {"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache", "LOCATION": "rest"}}
         caches["default"].clear()
+
+    @pytest.fixture(autouse=True)
+    def _in_one_minute(self, monkeypatch):
+        """However long the machine takes for the requests of a minute."""
+        now = time.time()
+        monkeypatch.setattr(LockThrottle, "timer", lambda throttle: now)
 
     def rates(self, settings, **rates):
         settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "DEFAULT_THROTTLE_RATES": rates}
