@@ -96,7 +96,7 @@ def record_acts(by: Actor, deeds: Iterable[Deed]) -> None:
         if by.user_id is not None and apps.is_installed("django.contrib.admin"):
             _log(by, deeds)
     except Error:
-        logger.exception("the audit trail could not be written; all there is of it are these lines:")
+        logger.exception("the audit trail could not be written; its entries are only in this log:")
         for deed in deeds:
             _say(logging.ERROR, by, deed)
 

@@ -40,7 +40,7 @@ class Agreement:
         self.terms = own
         """The terms that apply."""
         self.due = float("-inf")
-        """When to say its own again, by whoever books and by whoever asks in his sleep."""
+        """When this process must vote for its own terms again, for bookings and for polls of waiting callers."""
         self.warned = float("-inf")
         self._turn = threading.Lock()
 
@@ -70,8 +70,8 @@ class Agreement:
         if now - self.warned >= WARN:
             self.warned = now
             logger.warning(
-                "rate limit %r: this process has the terms %s, but %s are in force, and hold for it too; let all"
-                " processes have the same, and restart those that have others",
+                "rate limit %r: this process has the terms %s, but %s are in force, also for this process; give all"
+                " processes the same terms, and restart those that have others",
                 self.own.name,
                 terms_in_words(self.own),
                 terms_in_words(self.terms),

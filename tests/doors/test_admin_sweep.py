@@ -77,7 +77,7 @@ def test_it_says_what_it_did(operator: Client, take: Any) -> None:
     assert operations.last_sweep_age() is None, "it was confined to some names"
     operator.post(PAGE, {})
     text = words(operator.get(PAGE).text)
-    assert "Everything was swept 0 s ago." in text
+    assert "The last complete sweep was 0 s ago." in text
     assert "operator 1 locks held beyond their timeout: 1 prefix=a" in text
     assert [run.swept for run in operations.sweep_runs()] == [1, 1]
 
@@ -103,7 +103,7 @@ def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch:
     assert (run.actor, run.problem) == ("beat", "the store could not be asked: it is gone")
     assert operations.last_sweep_age() is None
     text = words(operator.get(f"{PAGE}{run.number}/").text)
-    assert "It broke off: the store could not be asked: it is gone" in text
+    assert "It was aborted: the store could not be asked: it is gone" in text
     assert "There was nothing to put right." not in text
 
 
@@ -116,7 +116,7 @@ def test_a_sweep_does_without_its_table(monkeypatch: pytest.MonkeyPatch, take: A
     monkeypatch.setattr("django.db.models.query.QuerySet.create", missing)
     overdue(take, "a")
     assert operations.sweep().swept == 1
-    assert "could not be written down" in caplog.text
+    assert "could not be recorded" in caplog.text
 
 
 def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -84,7 +84,7 @@ class LockSweep:
         for suspect, now in zip(batch, seen, strict=True):
             side = None if now is None else sides.get(now.holder.row)
             if now is None or not self._still(suspect, now, side):
-                self.notes.add(_finding(suspect, Came.CHANGED, "it was no longer so at the second look"))
+                self.notes.add(_finding(suspect, Came.CHANGED, "it was no longer so at the second check"))
             else:
                 with self.notes.acting(now.name, suspect.kind, suspect.why):
                     self.notes.add(self._act(suspect, now, side))

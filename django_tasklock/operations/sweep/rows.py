@@ -98,7 +98,7 @@ class RowSweep:
             same = {suspect.called for suspect in still}
             for suspect in batch:
                 if suspect.called not in same:
-                    self.notes.add(_finding(suspect, Came.CHANGED, "the row was no longer so at the second look"))
+                    self.notes.add(_finding(suspect, Came.CHANGED, "the row was no longer so at the second check"))
                 elif suspect.called not in abandoned:
                     self.notes.add(_finding(suspect, Came.CHANGED, "it had a live lock at the second look"))
                 else:

@@ -71,7 +71,7 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
         )
         runs.filter(pk__lte=made.pk - KEPT).delete()
     except Error as error:
-        logger.warning("sweep: that it has run could not be written down: %s", error)
+        logger.warning("sweep: its run could not be recorded: %s", error)
 
 
 def sweep_runs(limit: int = 20) -> list[SweepRun]:
