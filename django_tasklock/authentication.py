@@ -59,7 +59,7 @@ def scope_missing(key: ApiKey, scope: Scope) -> str:
     """Return a message that the key lacks the scope; empty if it has it."""
     if scope in key.scopes:
         return ""
-    text = _("Key %(name)r may not do this: it needs %(scope)r among what it may (TASKLOCK['API_KEYS']).")
+    text = _("Key %(name)r may not do this: it needs the scope %(scope)r (TASKLOCK['API_KEYS']).")
     return str(text % {"name": key.name, "scope": scope})
 
 

@@ -193,7 +193,7 @@ def _unless_unavailable(lease: Lease, what: str) -> Iterator[None]:
     try:
         yield
     except BackendUnavailable as error:
-        logger.warning("lock %r: that its holder waits for %s was not noted: %s", lease.name, what, error)
+        logger.warning("lock %r: it was not recorded that its holder waits for %s: %s", lease.name, what, error)
 
 
 @contextmanager

@@ -46,7 +46,10 @@ class ReleaseForm(AskForm):
             label=_("State of the row"),
             choices=choices,
             required=False,
-            help_text=_("What the row is left in when it is taken from the old holder. First: its guard's choice."),
+            help_text=_(
+                "The state that the row gets when it is taken from the old holder. The first one is the default of"
+                " its guard."
+            ),
         )
 
     @property
@@ -71,10 +74,10 @@ class SweepForm(forms.Form):
     """The options of a sweep."""
 
     dry_run = forms.BooleanField(
-        label=_("Only look"),
+        label=_("Dry run"),
         required=False,
         initial=True,
-        help_text=_("Says what would be put right, and changes nothing."),
+        help_text=_("Reports what would be put right, and changes nothing."),
     )
     begins = forms.CharField(
         label=_("Only names that begin with"),
@@ -107,7 +110,7 @@ class ShareForm(LimitReasonForm):
         min_value=0.0001,
         max_value=100,
         widget=forms.NumberInput(attrs={"step": "any"}),
-        help_text=_("Of the limit that its callers have; 100 is all of it, and more cannot be."),
+        help_text=_("A share of the limit that its callers set; 100 at most."),
     )
     field_order = ("percent", "reason")
 
@@ -126,7 +129,7 @@ class PauseForm(LimitReasonForm):
         max_value=LONGEST_PAUSE / 60,
         initial=10,
         widget=forms.NumberInput(attrs={"step": "any"}),
-        help_text=_("From now on, in place of any other pause; a week at most."),
+        help_text=_("From now on, instead of any other pause; a week at most."),
     )
     field_order = ("minutes", "reason")
 

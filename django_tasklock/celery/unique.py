@@ -100,8 +100,8 @@ def publish_unique(
             raise _already_published(busy, first)
         if dropped := [option for option in ("link", "link_error") if options.get(option)]:
             logger.warning(
-                "%s: nothing is published, %s is under way: what was given as %s is not called. Give it to the first"
-                " one, or publish with on_duplicate='raise' and decide",
+                "%s: nothing is published, %s is under way, so what was given as %s is not called. Give it to that"
+                " message, or publish with on_duplicate='raise' and decide",
                 task.name, first, " and ".join(dropped),
             )  # fmt: skip
         return task.AsyncResult(first)

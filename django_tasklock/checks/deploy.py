@@ -88,7 +88,7 @@ def _server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
         )
     if not server.wakes:
         yield checks.Warning(
-            "The locks' Redis does not let this user publish and subscribe: who waits for a lock looks once a second"
+            "The locks' Redis does not let this user publish and subscribe: waiters for a lock poll once a second"
             " instead of being woken.",
             hint="Allow the user +@pubsub and the channels under the prefix, see docs/operations.md.",
             id="tasklock.W014",

@@ -56,13 +56,13 @@ def _idle(given: object, limit: LimitOptions) -> Iterator[tuple[str, str]]:
         for rate in rates:
             for other in others:
                 if other is not rate and (most := _most(other, rate.window)) < rate.limit:
-                    what = f"{whose} {rate} is never reached, for {other} lets {most} through in that time at most."
-                    yield what, "Leave the greater one out, or is one of the two not what was meant?"
+                    what = f"{whose} {rate} is never reached: {other} allows at most {most} calls in that time."
+                    yield what, "Remove the greater one, or correct one of the two."
     options = given if isinstance(given, Mapping) else {}
     if "workers" in options and limit.on_unavailable != "local":
-        yield f"workers says nothing where on_unavailable is {limit.on_unavailable!r}.", "Is 'local' meant?"
+        yield f"workers has no effect if on_unavailable is {limit.on_unavailable!r}.", "Is 'local' meant?"
     if "grace" in options and limit.on_unavailable == "closed":
-        yield "grace says nothing where on_unavailable is 'closed'.", "Is 'open' or 'local' meant?"
+        yield "grace has no effect if on_unavailable is 'closed'.", "Is 'open' or 'local' meant?"
 
 
 def _most(rate: Rate, window: int) -> int:

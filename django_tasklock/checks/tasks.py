@@ -25,8 +25,8 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
             f"The broker delivers again what is not acknowledged after {seconds:g} s, its visibility timeout, and these"
             f" late-acknowledged tasks may have their locks for that long or longer: {_some(names)}. A body that is not"
             " over by then may run twice at once.",
-            hint="timeout=None on the task: its lock is held until it has ended, and who comes again meets it. Or a"
-            " visibility_timeout in broker_transport_options that is longer than every timeout.",
+            hint="timeout=None on the task: its lock is held until the body has ended, and the second delivery finds it"
+            " busy. Or a visibility_timeout in broker_transport_options that is longer than every timeout.",
             id="tasklock.W018",
         )
     ]
@@ -43,8 +43,8 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
         return []
     return [
         checks.Warning(
-            "The broker forgets the messages of these tasks as they begin, or as their process dies: whoever is killed"
-            " in the middle does not start again, its result says STARTED or FAILURE, and a guarded row waits for the"
+            "The broker deletes the messages of these tasks when they begin, or when their process dies. A task that is"
+            " killed does not start again, its result says STARTED or FAILURE, and its guarded row waits for the"
             f" sweep: {_some(names)}.",
             hint="acks_late=True and reject_on_worker_lost=True, both, on the task, or task_acks_late and"
             " task_reject_on_worker_lost in the settings.",

@@ -215,8 +215,8 @@ class Scope:
         )
         if leaked:
             logger.warning(
-                "a body has left database connections open in threads of its own (%s): nobody else can close them;"
-                " put released_connections() around what runs there",
+                "a body has left database connections open in threads of its own (%s), and only these threads can close"
+                " them; put released_connections() around what runs there",
                 ", ".join(leaked),
             )
 

@@ -145,7 +145,7 @@ def run_with_retries(
                 raise
             if not refused and not (diagnosis.dropped and (connected or getattr(connection, "pool", None))):
                 raise
-            logger.warning("%s: the database dropped us, trying once more: %s", who, error)
+            logger.warning("%s: the database closed the connection, trying once more: %s", who, error)
             if diagnosis.dropped:
                 _wait(connection, attempts, began + patience)
 

@@ -86,9 +86,9 @@ def warn_uncommitted(name: str) -> None:
         if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
             _has_warned = True
             logger.warning(
-                "lock %r was released inside of atomic() on database %r: who takes it next does not see what was"
-                " written under it, and may overwrite it. Take the lock outside of atomic(), or release it with"
-                " transaction.on_commit(lock.release). Said once in a process",
+                "lock %r was released inside of atomic() on database %r: its next holder does not see what was"
+                " written under it, and may overwrite it. Acquire the lock outside of atomic(), or release it with"
+                " transaction.on_commit(lock.release). This warning is logged once per process",
                 name,
                 connection.alias,
             )

@@ -225,7 +225,7 @@ class Claim:
                 connections[self.using].close()
             self._resilient(lambda: self.rows().update(**values))
         except Exception:
-            logger.exception("%s: could not be left as %r", self.name, values.get(self.guard.field))
+            logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field))
 
     def _close(self, state: Any) -> None:
         values = self._closing(state)

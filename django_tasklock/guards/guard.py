@@ -1,8 +1,8 @@
-"""The state guard: the row that is worked on decides who may write to it.
+"""The state guard: the row that is worked on decides which worker may write to it.
 
 A claim is one conditional UPDATE that moves the state and writes the lock's token and
 ``epoch + 1`` into the row; every later write through the claim is conditional on both.
-So whoever claims last owns the row, and a worker that was thought dead changes nothing,
+So the last claim owns the row, and a worker that was thought dead changes nothing,
 whatever happened to the lock. The epoch is raised by the database, not by the lock
 store, which a flush can set back.
 """

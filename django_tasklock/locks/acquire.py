@@ -9,7 +9,7 @@ from django_tasklock.locks import events
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 RETRY = 0.25  # seconds until a waiter asks again when the store did not answer
-POLL = 1.0  # seconds asleep at most: a lock that was deleted by hand, or flushed, wakes nobody
+POLL = 1.0  # seconds between two attempts at most: a lock that was deleted by hand, or flushed, wakes no waiter
 MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the next request is not too early
 
 Answer = tuple[float, Grant | Busy]

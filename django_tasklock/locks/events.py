@@ -60,7 +60,7 @@ def release_requested(lease: Lease) -> None:
 
 
 def conflict(error: TaskLockAcquireError, action: str) -> None:
-    """Report that a call met a busy lock, and the ``action`` that followed."""
+    """Report that a call found the lock busy, and the ``action`` that followed."""
     log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 

@@ -108,7 +108,7 @@ def get_lock_info(name: str) -> LockInfo | None:
 
 
 def force_release_task_lock(name: str) -> bool:
-    """Release the lock, whoever holds it. Return False if it was free.
+    """Release the lock of any holder. Return False if it was free.
 
     The holder goes on running: only a ``StateGuard`` keeps it from writing. Raises ``BackendUnavailable``.
     """

@@ -42,7 +42,7 @@ def datetime_of(at: int) -> datetime:
 def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
     """Return the error for a busy lock: its holder, since when, and how much of the timeout remains."""
     if busy.record is None:
-        return TaskLockAcquireError(f"lock {name!r} is held by somebody", name=name)
+        return TaskLockAcquireError(f"lock {name!r} is held", name=name)
     info = lock_info(busy.record)
     text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {left_in_words(info)}"
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)

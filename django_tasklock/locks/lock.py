@@ -174,7 +174,7 @@ class Acquirable(ABC):
 
     @property
     def busy_record(self) -> Record | None:
-        """The record of the holder that the caller's last ``acquire()`` met, where that could be read."""
+        """The record of the holder that refused the caller's last ``acquire()``; ``None`` if it could not be read."""
         refusal = self._acquisitions.refusal()
         return None if refusal is None else refusal.record
 

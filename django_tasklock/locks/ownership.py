@@ -335,7 +335,7 @@ class Acquisitions:
 
     def count_release(self, lease: Lease) -> bool:
         """Count one release. Return whether it was the last one, so that the lease is to be released in the store."""
-        found = self._by_owner.get(id(lease.owner))  # of the owner that acquired it, whoever releases it
+        found = self._by_owner.get(id(lease.owner))  # the owner that acquired it; another one may release it
         if found is not None and found.current is not lease:
             found = None
         # No calls from here on. Exceptions from signal handlers are raised at calls, so all of it is done, or nothing.

@@ -151,7 +151,7 @@ class Reconciler:
             return None
         if isinstance(answer, Busy):
             self.pending.pop(token, None)
-            who = "somebody" if answer.record is None else answer.record.holder
+            who = "another holder" if answer.record is None else answer.record.holder
             lose(lease, f"a body runs without it, and {who} has it now")
             return False
         lease.granted(answer, sent, left)

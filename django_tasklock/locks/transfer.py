@@ -16,7 +16,7 @@ from django_tasklock.types import AcquireRequest, Grant
 def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> bool:
     """Stop holding ``lock`` without releasing it: its key lives for ``seconds``. Return False if it was lost before.
 
-    ``token``: replaces the token of the lease, so that a later acquisition which was told of it beforehand can
+    ``token``: replaces the token of the lease, so that a later acquisition that was given it before can
     ``supersede`` the lock from now on, and not before. With the store down the lock lives for the rest of its lease.
     """
     ttl = milliseconds(seconds, "seconds", name=lock.name)

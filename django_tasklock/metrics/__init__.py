@@ -102,7 +102,7 @@ def collector(*, store: bool = False) -> Any:
                 waited.add_metric([name], counts.get("waited_ms", 0) / 1000)
             yield rates
             yield waited
-            conflicts = Family("tasklock_conflicts", "Calls that met a busy lock.", labels=["action"])
+            conflicts = Family("tasklock_conflicts", "Calls that found the lock busy.", labels=["action"])
             for what, number in snapshot().items():
                 if what.startswith("conflicts_"):
                     conflicts.add_metric([what.removeprefix("conflicts_")], number)

@@ -98,7 +98,7 @@ def record_acts(by: Actor, entries: Iterable[NewEntry]) -> None:
         if by.user_id is not None and apps.is_installed("django.contrib.admin"):
             _store_in_admin_log(by, entries)
     except Error:
-        logger.exception("the audit trail could not be written; all there is of it are these lines:")
+        logger.exception("the audit trail could not be written; its entries are only in this log:")
         for entry in entries:
             _write_log_line(logging.ERROR, by, entry)
 

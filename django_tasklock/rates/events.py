@@ -47,7 +47,7 @@ def late(name: str, seconds: float) -> None:
 def pushback(name: str, penalty: Penalty) -> None:
     """Report that the called service has asked for a pause."""
     wait, share = penalty.wait / 1_000_000, penalty.share / 1_000_000
-    logger.warning("rate limit %r: pushback, nobody goes for %.3f s; limit at %.0f %%", name, wait, share * 100)
+    logger.warning("rate limit %r: pushback, no call starts for %.3f s; limit at %.0f %%", name, wait, share * 100)
     signals.send(signals.rate_pushback, name, wait=wait, share=share)
 
 

@@ -70,8 +70,8 @@ class LimiterTerms:
         if now - self.warned_at >= WARN_EVERY:
             self.warned_at = now
             logger.warning(
-                "rate limit %r: this process has the terms %s, but %s are in force, and hold for it too; let all"
-                " processes have the same, and restart those that have others",
+                "rate limit %r: this process has the terms %s, but %s are in force, also for this process; give all"
+                " processes the same terms, and restart those that have others",
                 self.configured.name,
                 describe_terms(self.configured),
                 describe_terms(self.in_force),

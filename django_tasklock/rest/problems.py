@@ -74,12 +74,12 @@ def answer_exception(error: Exception, context: Mapping[str, Any]) -> Response |
         logger.warning("REST: the database does not answer", exc_info=error)
         error = Problem(503, "database_unavailable", _("The database does not answer: nothing was released."))
     elif isinstance(error, RequestDataTooBig):
-        error = Problem(413, "too_large", _("The body is longer than this server takes."))
+        error = Problem(413, "too_large", _("The body is longer than this server accepts."))
     elif isinstance(error, SuspiciousOperation):  # too many fields; Django itself would answer with HTML
-        error = ParseError(_("What was sent cannot be taken: it has too many fields, or is malformed."))
+        error = ParseError(_("The request cannot be read: it has too many fields, or is malformed."))
     elif isinstance(error, NotAuthenticated) and _key_in_query(context["request"]):
         error.detail = ErrorDetail(
-            _("A key in the query string is not taken here: send 'Authorization: Api-Key <key>'."), error.detail.code
+            _("A key in the query string is not accepted here: send 'Authorization: Api-Key <key>'."), error.detail.code
         )
     response = exception_handler(error, context)
     if response is None:
@@ -93,9 +93,9 @@ def answer_exception(error: Exception, context: Mapping[str, Any]) -> Response |
 
 
 def _unavailable(error: BackendUnavailable, context: Mapping[str, Any]) -> Problem:
-    text = _("The store of the locks does not answer: nothing is known of them now.")
+    text = _("The lock store does not answer, so the state of the locks is not known.")
     if error.doubt and context["request"].method == "POST":
-        text = _("The store of the locks does not answer. It may have been done all the same: look again.")
+        text = _("The lock store does not answer. The request may have been carried out nevertheless: check.")
     return Problem(503, "store_unavailable", text)
 
 

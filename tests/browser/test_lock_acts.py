@@ -64,7 +64,7 @@ def test_a_lock_that_changed_hands_is_left_alone(visit: Visits, site: Example) -
     begin(page, "6", "ask")
     site.store.remove("6")
     confirm(page, "too late again")
-    expect(page.locator(".messagelist .warning")).to_contain_text("nobody holds")
+    expect(page.locator(".messagelist .warning")).to_contain_text("is free already")
     page.goto(detail("6", "release"))
     expect(page.locator("#tasklock-free")).to_be_visible()
     assert lies(page) == []

@@ -91,7 +91,7 @@ def test_search_filters_and_order(visit: Visits, site: Example) -> None:
     visit.picture(page, "list-search")
     page.get_by_label("Task", exact=True).fill("sounds.play")
     page.get_by_role("button", name="Search").click()
-    expect(page.locator("#tasklock-empty")).to_have_text("No lock is like that.")
+    expect(page.locator("#tasklock-empty")).to_have_text("No lock matches.")
     page.locator("#tasklock-clear").click()
     row(page, "audio:1").get_by_role("link", name="sounds.play").click()
     expect(page.locator("#tasklock-summary")).to_contain_text("1 lock found")

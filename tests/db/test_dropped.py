@@ -165,7 +165,7 @@ class TestTwoHours:
         assert len(refused[0]) == 6
         assert states(video)[0] == "ready"
         assert notes() == ["ready"]
-        assert caplog.text.count("the database dropped us") == 1
+        assert caplog.text.count("the database closed the connection") == 1
 
     def test_also_through_a_pooler_that_has_lost_its_answer(self):
         only("postgresql")
@@ -382,7 +382,7 @@ class TestServersThatDrop:
 
         body_that(failover)(video.pk)
         assert states(video)[0] == "ready"
-        assert "the database dropped us" in caplog.text
+        assert "the database closed the connection" in caplog.text
 
     def test_a_time_limit_in_the_middle_of_a_query(self, settings):
         """The connection still waits for an answer that nobody reads: psycopg refuses the next query on it."""

@@ -82,7 +82,7 @@ def test_every_filter_narrows(auditor: Client) -> None:
     assert shown(auditor, since=day) == ["tavily", "video:21", "video:2"]
     assert shown(auditor, until=day) == ["video:2", "video:1"]
     assert shown(auditor, since=day, until=day, who="ann", what="ask", name="video:2") == ["video:2"]
-    assert "No entry is like that." in words(auditor.get(LIST, {"who": "nobody"}).text)
+    assert "No entry matches." in words(auditor.get(LIST, {"who": "nobody"}).text)
 
 
 def test_what_cannot_be_meant_is_said(auditor: Client, settings: Any) -> None:

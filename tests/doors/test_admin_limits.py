@@ -192,16 +192,16 @@ class TestPages:
     def test_the_page_of_a_limit(self, actor: Client, busy: RateLimiter) -> None:
         text = words(actor.get(PAGES["page"]).text)
         for part in (
-            "A call that came now would wait for ",
-            "1 unit is booked whose turn is still to come",
+            "A call made now would wait for ",
+            "1 unit is booked ahead",
             "Algorithm window",
             "In the settings no",
             "1 of 1",
-            "Who has a permit",
+            "Members",
             "videos.transcode id-1",
             MEMBER,
             "lease: 5",
-            "Nobody ever reset or changed it.",
+            "It was never reset or changed.",
         ):
             assert part in text, part
         assert TOKEN not in actor.get(PAGES["page"]).text
@@ -211,7 +211,7 @@ class TestPages:
         busy.adjust(0.5)
         assert re.search(r"‖ paused until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", words(actor.get(LIST).text))
         text = words(actor.get(PAGES["page"]).text)
-        assert "The other side asked for a pause: nobody goes for 49 min" in text
+        assert "The remote service asked for a pause: no call starts for 49 min" in text
         assert "Only 50 % of its limit is in force" in text
         assert "Paused until" in text
 
@@ -249,7 +249,7 @@ class TestPages:
 
     def test_an_empty_list(self, actor: Client) -> None:
         assert "none was used lately" in words(actor.get(LIST).text)
-        assert "No rate limit is called like that." in words(actor.get(LIST, {"q": "x"}).text)
+        assert "No rate limit matches." in words(actor.get(LIST, {"q": "x"}).text)
 
     def test_search_and_pages(self, actor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
         """Following the links visits each limit once."""
@@ -312,7 +312,7 @@ class TestPages:
         for page in ("list", "fragment", "page", "reset", "limit", "release"):
             answer = actor.get(PAGES[page])
             assert (answer.status_code, answer["Retry-After"]) == (503, "10"), page
-            assert "not known how the limits stand" in words(answer.text)
+            assert "the state of the limits is not known" in words(answer.text)
             assert str(port) not in answer.text
         assert actor.post(PAGES["reset"], WELL_FORMED).status_code == 503
 
@@ -338,7 +338,9 @@ class TestActs:
         assert 590 < busy.usage().paused <= 600
         assert busy.try_acquire() is None
         text = words(actor.get(PAGES["page"]).text)
-        assert re.search(r"limit_operator paused it at [-0-9: ]+: nobody goes for (9 min 59|10 min 0) s, until", text)
+        assert re.search(
+            r"limit_operator paused it at [-0-9: ]+: no call starts for (9 min 59|10 min 0) s, until", text
+        )
         assert "Reason: their deploy" in text
         assert "limit_operator paused it their deploy paused for 600 s, until" in text
         for wrong in ("0", "-1", "10081", "x", ""):
@@ -347,7 +349,7 @@ class TestActs:
         assert busy.usage().paused == 0
         text = words(actor.get(PAGES["page"]).text)
         assert "limit_operator ended its pause it is over" in text
-        assert "nobody goes" not in text
+        assert "no call starts" not in text
         answer = actor.post(PAGES["resume"], {"reason": "again"}, follow=True)
         assert "is not paused" in words(answer.text)
 
@@ -355,12 +357,12 @@ class TestActs:
         actor.post(PAGES["pause"], WELL_FORMED)
         actor.post(PAGES["resume"], WELL_FORMED)
         busy.penalize(3000)
-        assert "The other side asked for a pause" in words(actor.get(PAGES["page"]).text)
+        assert "The remote service asked for a pause" in words(actor.get(PAGES["page"]).text)
 
     def test_reset(self, actor: Client, busy: RateLimiter) -> None:
         """Confirmed with a reason; in both trails; its LogEntry leads to the page."""
         page = actor.get(PAGES["reset"])
-        assert "a whole limit may go at once" in words(page.text)
+        assert "the whole limit may be used at once" in words(page.text)
         assert "This field is required" in words(actor.post(PAGES["reset"], {"reason": " "}).text)
         assert busy.usage().used == 1
         answer = actor.post(PAGES["reset"], WELL_FORMED, follow=True)
@@ -380,7 +382,7 @@ class TestActs:
             assert answer.status_code == 200, wrong
         assert busy.usage().share == 0.25
         answer = actor.post(PAGES["limit"], WELL_FORMED, follow=True)
-        assert f"Of the rate limit “{NAME}” 50 % is in force now." in words(answer.text)
+        assert f"50 % of the rate limit “{NAME}” is in force now." in words(answer.text)
         assert busy.usage().share == 0.5
         assert "changed from 25 % to 50 % of 1/m, 100/d" in words(answer.text)
 

@@ -107,7 +107,7 @@ def test_hours_and_days_are_where_the_reader_is(settings: Any) -> None:
 
 def test_nothing_was_counted(operator: Client, counted: list[HourOfCounts]) -> None:
     text = words(operator.get(PAGE).text)
-    assert text.count("None in this time.") == 5
+    assert text.count("None in this period.") == 5
 
 
 def test_a_store_that_counts_nothing(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,7 +93,7 @@ def test_search_and_filters(operator: Client, take) -> None:
     assert listed(operator, "?task=videos.other") == ["video:2"]
     assert listed(operator, "?task=videos.othe") == []
     assert listed(operator, "?waiting=1") == []
-    assert "No lock is like that." in words(operator.get(f"{LIST}?waiting=1").text)
+    assert "No lock matches." in words(operator.get(f"{LIST}?waiting=1").text)
 
 
 def test_order(operator: Client, take) -> None:
@@ -355,7 +355,7 @@ def test_the_store_is_down(operator: Client, settings: Any) -> None:
     for url in (page_of("a", "release"), page_of("a", "ask")):
         answer = operator.post(url, data)
         assert answer.status_code == 503
-        assert "look at the lock once it answers" in answer.text
+        assert "look at the lock once the store answers" in answer.text
     assert operator.post(f"{LIST}release/", {"lock": "x a"}).status_code == 503
 
 
@@ -415,10 +415,10 @@ def test_a_page_says_why(operator: Client, take, settings: Any, case: str) -> No
         "expiring": ["◐ expiring", "worker-1:42"],
         "unending": ["∞ no expiry", "It has no expiry"],
         "orphaned": ["○ orphaned", "It is free", "The last hold"],
-        "by hand": ["∞ no expiry", "by other means than this library"],
+        "by hand": ["∞ no expiry", "was not written by this library"],
         "asked": ["● live", "was asked", "asked for it", "a deploy"],
         "parked": ["● live", "1 message is parked behind it", "videos.parked", "id-of-parked"],
-        "free": ["○ free", "Nobody has this lock."],
+        "free": ["○ free", "This lock is free."],
     }[case]
     assert state in words(page)
     assert words(re.search(r'id="tasklock-explanation">.*?</div>', page, re.DOTALL)[0]).strip()
@@ -448,6 +448,6 @@ def test_a_lock_that_outlived_its_code(operator: Client, take) -> None:
     assert listed(operator, "?task=removed.tasks.thing") == ["old:1"]
     page = words(operator.get(page_of("old:1")).text)
     assert "removed.thing:1" in page
-    assert "no guard is known here" in page
+    assert "this process knows no guard" in page
     operator.post(page_of("old:1", "release"), {"fingerprint": known, "reason": "its code is gone"})
     assert get_backend().get("old:1") is None

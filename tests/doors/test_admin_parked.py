@@ -202,7 +202,7 @@ class TestWhy:
     def test_over(self, actor: Client) -> None:
         park(5, state="superseded")
         park(9, state="ended")
-        assert "A newer message has taken its place" in why(actor, 5)
+        assert "A newer message has replaced it" in why(actor, 5)
         assert "Its run is over" in why(actor, 9)
 
 
@@ -223,7 +223,7 @@ class TestThePages:
         text = words(actor.get(LIST).text)
         assert "all 3 parked 2" in text
         assert "dead 1" in text
-        assert "No message is like that." in words(actor.get(LIST, {"q": "nothing"}).text)
+        assert "No message matches." in words(actor.get(LIST, {"q": "nothing"}).text)
         assert "No message is in this state." in words(actor.get(LIST, {"state": "running"}).text)
 
     def test_nothing_is_parked(self, actor: Client) -> None:
@@ -258,7 +258,7 @@ class TestThePages:
         settings.TASKLOCK = {**settings.TASKLOCK, "LOCATION": f"redis://127.0.0.1:{port}/0"}
         answer = actor.get(LIST)
         assert answer.status_code == 200
-        assert "who is parked is known, but not what for" in words(answer.text)
+        assert "it is not known what these messages wait for" in words(answer.text)
         assert "id-1" in answer.text
         assert str(port) not in answer.text
         assert "cannot be reached" in why(actor, 1)
@@ -298,7 +298,7 @@ class TestActs:
         page = actor.post(ACT, {"do": "discard", "message": ["id-1", "id-2", "id-2", "id-9"]})
         text = words(page.text)
         assert "Discard 2 messages?" in text
-        assert "These are not kept any more: their runs are over. id-9" in text
+        assert "These are not parked any more: their runs are over. id-9" in text
         text = confirmed(actor, "discard", 1, 2, 9, reason="a bad release")
         assert "2 messages: done." in text
         assert "Message id-9: not done: there is no such message." in text

@@ -78,7 +78,7 @@ def test_it_says_what_it_did(operator: Client, take: Any) -> None:
     assert operations.last_sweep_age() is None, "it was confined to some names"
     operator.post(PAGE, {})
     text = words(operator.get(PAGE).text)
-    assert "Everything was swept 0 s ago." in text
+    assert "The last complete sweep was 0 s ago." in text
     assert "operator 1 locks held beyond their timeout: 1 prefix=a" in text
     assert [run.swept for run in operations.sweep_runs()] == [1, 1]
 
@@ -104,7 +104,7 @@ def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch:
     assert (run.actor, run.problem) == ("beat", "the store could not be asked: it is gone")
     assert operations.last_sweep_age() is None
     text = words(operator.get(f"{PAGE}{run.number}/").text)
-    assert "It broke off: the store could not be asked: it is gone" in text
+    assert "It was aborted: the store could not be asked: it is gone" in text
     assert "There was nothing to put right." not in text
 
 
@@ -136,7 +136,7 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_sweep_does_without_its_table(take: Any, caplog: Any) -> None:
     overdue(take, "a")
     assert operations.sweep().swept == 1
-    assert "could not be written down" in caplog.text
+    assert "could not be recorded" in caplog.text
 
 
 def test_a_sweep_that_was_not_recorded_shows_no_other_run(operator: Client, request: pytest.FixtureRequest) -> None:

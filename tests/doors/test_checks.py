@@ -142,13 +142,13 @@ class TestSettings:
     @pytest.mark.parametrize(
         ("given", "what"),
         [
-            ("10/s, 1000/m", "the rate 1000/m is never reached, for 10/s lets 600 through"),
-            ("100/s, 50/m", "the rate 100/s is never reached, for 50/m lets 50 through"),
-            ({"rates": "100/m", "tenants": "200/m"}, "a tenant's 200/m is never reached, for 100/m lets 100"),
-            ({"rates": "100/m", "tenants": "1/s, 90/m"}, "a tenant's 90/m is never reached, for 1/s lets 60"),
-            ({"rates": "100/m", "workers": 8}, "workers says nothing where on_unavailable is 'closed'"),
-            ({"rates": "100/m", "grace": 5}, "grace says nothing"),
-            ({"rates": "100/m", "on_unavailable": "open", "workers": 8}, "workers says nothing"),
+            ("10/s, 1000/m", "the rate 1000/m is never reached: 10/s allows at most 600 calls"),
+            ("100/s, 50/m", "the rate 100/s is never reached: 50/m allows at most 50 calls"),
+            ({"rates": "100/m", "tenants": "200/m"}, "a tenant's 200/m is never reached: 100/m allows at most 100"),
+            ({"rates": "100/m", "tenants": "1/s, 90/m"}, "a tenant's 90/m is never reached: 1/s allows at most 60"),
+            ({"rates": "100/m", "workers": 8}, "workers has no effect if on_unavailable is 'closed'"),
+            ({"rates": "100/m", "grace": 5}, "grace has no effect"),
+            ({"rates": "100/m", "on_unavailable": "open", "workers": 8}, "workers has no effect"),
         ],
         ids=str,
     )

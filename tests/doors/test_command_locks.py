@@ -117,7 +117,7 @@ def test_it_names_who_waits_and_what_the_holder_waits_for() -> None:
     known = get_backend().wakes  # in a queue: who polls is not known
     try:
         assert ("waiting: far:1 (videos.process[id-1]), " in run("b")) is known
-        assert ("far:2 (videos.process[id-2]) has that." in run("a")) is known
+        assert ("far:2 (videos.process[id-2]) holds that." in run("a")) is known
     finally:
         waiter.leave()
 
@@ -145,7 +145,7 @@ def test_a_release_fences_the_row_and_is_written_down() -> None:
     assert act.actor.startswith("locks, ")
     assert (act.action, act.reason) == ("release", "stuck since noon")
     assert "stuck since noon" in run(name)
-    with pytest.raises(CommandError, match=f"nobody holds '{name}'"):
+    with pytest.raises(CommandError, match=f"Not done: '{name}' is free"):
         run("--release", name)
 
 
@@ -184,7 +184,7 @@ def test_asking_a_holder() -> None:
         lock.lease.checked_at = 0.0
         with pytest.raises(Exception, match="asked to give it back"):
             lock.ensure_held()
-    with pytest.raises(CommandError, match="nobody holds"):
+    with pytest.raises(CommandError, match="is free"):
         run("--ask=mine")
 
 

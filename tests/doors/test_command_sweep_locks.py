@@ -56,13 +56,13 @@ def test_it_tells_what_it_did() -> None:
     assert re.search(r"^ +3 index entries of locks that lapsed: 3 forgotten$", out, re.MULTILINE)
     assert re.search(r"^ +1 locks whose holder's process is dead: 1 released$", out, re.MULTILINE)
     assert f"swept: video:{row.pk} (testapp.video:{row.pk}): claimed, and no live lock" in out
-    assert re.search(r"^5 swept; looked at 3 entries, 1 locks, 1 rows in \d+\.\d s \(\d+/s\)\.$", out, re.MULTILINE)
+    assert re.search(r"^5 swept; checked 3 entries, 1 locks, 1 rows in \d+\.\d s \(\d+/s\)\.$", out, re.MULTILINE)
     assert err == ""
     assert get_backend().get("report:7") is None
     [act] = acts("report:7")
     assert act.actor.startswith("sweep_locks, ")
     out, err = run()
-    assert out.startswith("Nothing to sweep; looked at nothing")
+    assert out.startswith("Nothing to sweep; checked nothing")
 
 
 def test_a_dry_run_changes_nothing() -> None:
@@ -110,7 +110,7 @@ def test_verbosity() -> None:
     assert run("--dry-run", verbosity=0) == ("", "")
     quiet, chatty = run("--dry-run")[0], run("--dry-run", verbosity=2)[0]
     assert "parked messages" not in quiet
-    assert "0 parked messages behind no lock: 0 would be promoted" in chatty
+    assert "0 parked messages whose lock is free: 0 would be promoted" in chatty
     for number in range(30):
         hold(f"many:{number}", dead_holder_of_all)
     out, _ = run("--dry-run")

@@ -201,7 +201,7 @@ class TestSweep:
         monkeypatch.setattr("django_tasklock.rest.records.views.MAX_SECONDS_IN_REQUEST", -1.0)
         report = by_key.post(at("sweep"), {"dry_run": False}).json()["report"]
         assert report["swept"] == 0
-        assert any("not everything was looked at" in why for why in report["left_out"])
+        assert any("not everything was checked" in why for why in report["left_out"])
         assert lock.owned()
         body = by_key.get(at("sweeps")).json()
         assert body["age"] is None
@@ -218,7 +218,7 @@ class TestSweep:
         assert report.swept == 1
         assert not lock.owned()
         assert report.looked_at["rows"] == 0
-        assert any("not everything was looked at" in why for why in report.left_out)
+        assert any("not everything was checked" in why for why in report.left_out)
 
 
 class TestAudit:

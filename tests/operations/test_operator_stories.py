@@ -58,7 +58,7 @@ def command(site: Example, name: str) -> Any:
 
 
 def members(site: Example, limiter: str) -> list[str]:
-    """Who has a permit, as curl is told."""
+    """List the members of a limiter, with curl."""
     answer = site.curl(f"{API}/concurrency/{limiter}")
     return [one["fingerprint"] for one in answer.json["members"]] if answer.code == 200 else []
 
@@ -150,7 +150,7 @@ def test_1_a_crashed_worker_is_put_right_by_the_sweep(site: Example, visit: Visi
     assert claimed(site, 1)
     page = visit("operator")
     page.goto(pages.detail(lock_of(1)))
-    expect(page.locator("#tasklock-explanation")).to_contain_text("let its lease end")
+    expect(page.locator("#tasklock-explanation")).to_contain_text("the lease of its last holder ended")
 
     left = {"expired": 1, "dead": 1, "abandoned": 1}
     assert swept(site, "--check", ok=(1,)) == left
@@ -223,7 +223,7 @@ def test_3_a_lock_is_stuck(site: Example, visit: Visits) -> None:
         shown = curl(site, name)
         assert (shown["state"], shown["ttl"], shown["alive"]) == ("no_expiry", None, None)
         assert shown["explanation"]
-    why = "It has no expiry: if nobody releases it, it is never free."
+    why = "It has no expiry: it stays locked until it is released."
     assert why in curl(site, "6")["explanation"]
     assert why in command(site, "6")["explanation"]
     page = visit("operator")

@@ -44,7 +44,7 @@ class TestADeadHolder:
         detail = operator.get(page_of(dead)).text
         assert 'id="tasklock-release"' in detail
         assert 'id="tasklock-ask"' not in detail
-        assert "nobody to ask" in words(operator.get(page_of(dead, "ask")).text)
+        assert "it cannot be asked" in words(operator.get(page_of(dead, "ask")).text)
         done = operator.post(page_of(dead, "ask"), {"fingerprint": row.fingerprint}, follow=True)
         assert [message.level_tag for message in done.context["messages"]] == ["error"]
         assert get_lock(dead).lock.asked_for is None
@@ -57,7 +57,7 @@ class TestADeadHolder:
         assert capsys.readouterr().out.startswith("6: dead, ")
         with pytest.raises(CommandError, match="has ended"):
             call_command("locks", "--ask", dead)
-        with pytest.raises(TaskLockError, match="release it, or sweep"):
+        with pytest.raises(TaskLockError, match="release the lock, or sweep"):
             operations.ask_to_release(dead, by=ME)
         assert acts(dead) == []
 

@@ -232,4 +232,4 @@ def test_a_wait_that_cannot_be_noted_is_waited_all_the_same(settings: Any, caplo
     monkeypatch.setattr(get_backend(), "record_wait", down)
     with TaskLock("a"):
         context.sleep(1.01, "api")
-    assert "that its holder waits for api was not noted: down" in caplog.text
+    assert "it was not recorded that its holder waits for api: down" in caplog.text

@@ -26,7 +26,7 @@ class AuditForm(forms.Form):
     """The filters: actor, action, name and days. An invalid value is reported, and does not filter."""
 
     who = forms.CharField(label=_("Who"), required=False, max_length=255, strip=True)
-    what = forms.ChoiceField(label=_("Did what"), required=False, choices=_actions)
+    what = forms.ChoiceField(label=_("Action"), required=False, choices=_actions)
     name = forms.CharField(label=_("Name"), required=False, max_length=255, strip=True)
     since = _day(_("From"))
     until = _day(_("Up to and including"))

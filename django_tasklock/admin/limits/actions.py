@@ -108,19 +108,19 @@ def _no_url(name: str) -> str:
 def _sentence(result: LimitResult) -> tuple[int, str]:
     values = {"name": result.name, "share": percent(result.share or 0), "span": format_duration(result.seconds)}
     if result.outcome is LimitOutcome.RESET:
-        text = _("The rate limit “%(name)s” was reset. Whoever waits for it books again.")
+        text = _("The rate limit “%(name)s” was reset. Waiting callers book again.")
     elif result.outcome is LimitOutcome.CHANGED:
-        text = _("Of the rate limit “%(name)s” %(share)s is in force now.")
+        text = _("%(share)s of the rate limit “%(name)s” is in force now.")
     elif result.outcome is LimitOutcome.PAUSED:
-        text = _("The rate limit “%(name)s” is paused: nobody goes for %(span)s.")
+        text = _("The rate limit “%(name)s” is paused: no call starts for %(span)s.")
     elif result.outcome is LimitOutcome.RESUMED:
-        text = _("The rate limit “%(name)s” goes on. Whoever waits for it notices within some seconds.")
+        text = _("The rate limit “%(name)s” is not paused any more. Waiting callers notice this within some seconds.")
     elif result.outcome is LimitOutcome.NOT_PAUSED:
         return messages.WARNING, _("Nothing was done: the rate limit “%(name)s” is not paused.") % values
     elif result.outcome is LimitOutcome.RELEASED:
-        text = _("The permit of “%(name)s” was released. Who had it learns of it at its next heartbeat.")
+        text = _("The permit of “%(name)s” was released. Its member notices this at its next heartbeat.")
     elif result.outcome is LimitOutcome.NOT_HELD:
         return messages.WARNING, _("Nothing was done: that member of “%(name)s” has no permit any more.") % values
     else:
-        return messages.WARNING, _("Nothing was done: nothing is known of a rate limit “%(name)s”.") % values
+        return messages.WARNING, _("Nothing was done: no rate limit “%(name)s” is known.") % values
     return messages.SUCCESS, text % values

@@ -131,23 +131,23 @@ def sentences(view: LimitView, paused_by: Act | None = None) -> list[str]:
     """Return the state of a rate limit in sentences. ``paused_by``: the operator's action that paused it."""
     usage = view.usage
     if usage is None:
-        return [_("Nothing of it counts any more, and its rates are not known until it is used again.")]
+        return [_("None of its calls counts any more, and its rates are not known until it is used again.")]
     values = {"next": _wait(usage.next), "span": _wait(usage.paused), "until": _until(usage)}
     if view.state is LimitState.PAUSED and paused_by is not None:
         values |= {"who": paused_by.actor, "at": moment(paused_by.at), "reason": paused_by.reason or NONE}
         found = [
-            _("%(who)s paused it at %(at)s: nobody goes for %(span)s, until %(until)s. Reason: %(reason)s") % values
+            _("%(who)s paused it at %(at)s: no call starts for %(span)s, until %(until)s. Reason: %(reason)s") % values
         ]
     elif view.state is LimitState.PAUSED:
-        found = [_("The other side asked for a pause: nobody goes for %(span)s, until %(until)s.") % values]
+        found = [_("The remote service asked for a pause: no call starts for %(span)s, until %(until)s.") % values]
     elif view.state is LimitState.FULL:
-        found = [_("A call that came now would wait for %(next)s.") % values]
+        found = [_("A call made now would wait for %(next)s.") % values]
     else:
-        found = [_("A call that came now would go at once.")]
+        found = [_("A call made now would start at once.")]
     if view.waiting:
         text = ngettext(
-            "%(count)d unit is booked whose turn is still to come, the last in %(span)s.",
-            "%(count)d units are booked whose turn is still to come, the last in %(span)s.",
+            "%(count)d unit is booked ahead, the last in %(span)s.",
+            "%(count)d units are booked ahead, the last in %(span)s.",
             view.waiting,
         )
         found.append(text % {"count": view.waiting, "span": _wait(usage.tail)})

@@ -166,7 +166,7 @@ def _sentence(result: Result) -> tuple[int, str]:
     if result.outcome is Outcome.RELEASED:
         text = _("The lock “%(name)s” was released.") % name
         if result.fenced:
-            text += " " + _("Its row was taken from the old holder, who can write nothing to it any more.")
+            text += " " + _("Its row was taken from the old holder, whose writes to it are refused now.")
         return messages.SUCCESS, text
     if result.outcome is Outcome.ASKED:
         return messages.SUCCESS, _(
@@ -174,13 +174,14 @@ def _sentence(result: Result) -> tuple[int, str]:
         ) % name
     if result.fenced:  # the row's claim was revoked, but the lock was gone by then
         return messages.WARNING, _(
-            "The row of “%(name)s” was taken from the old holder, who had lost the lock meanwhile. Nobody was released."
+            "The row of “%(name)s” was taken from the old holder, which had lost the lock meanwhile. No lock was"
+            " released."
         ) % name
     if result.outcome is Outcome.CHANGED_HANDS:
         return messages.WARNING, _(
             "Nothing was done: “%(name)s” changed hands since the page was shown. Look at who holds it now."
         ) % name
-    return messages.WARNING, _("Nothing was done: nobody holds “%(name)s” any more.") % name
+    return messages.WARNING, _("Nothing was done: “%(name)s” is free already.") % name
 
 
 def _sentences(results: Iterable[Result], undone: int = 0) -> Iterator[tuple[int, str]]:
@@ -204,9 +205,7 @@ def _sentences(results: Iterable[Result], undone: int = 0) -> Iterator[tuple[int
     if count := counts[Outcome.NOT_HELD]:
         yield (
             messages.WARNING,
-            ngettext(
-                "%(count)d lock was held by nobody any more.", "%(count)d locks were held by nobody any more.", count
-            )
+            ngettext("%(count)d lock was free already.", "%(count)d locks were free already.", count)
             % {"count": count},
         )
     if undone:

@@ -149,9 +149,9 @@ def _among(first: int, last: int, total: int) -> str:
 
 def _empty(filters: Filters, page: LockPage) -> str:
     if filters.narrowed and page.next is not None:
-        return _("None of those looked through so far. Search on to look through the rest.")
+        return _("No match so far. Search on to look through the rest.")
     if filters.narrowed:
-        return _("No lock is like that.")
+        return _("No lock matches.")
     if filters.state:
         return _("No lock is in this state.")
     return _("Nothing is locked right now.")

@@ -123,7 +123,7 @@ def _conflicts(steps: Sequence[Step]) -> Bars:
     def busy(hour: HourOfCounts) -> float:
         return sum(kind.conflicted for kind in hour.totals.kinds) - timed_out(hour)
 
-    parts = [_series(_("busy"), steps, busy), _series(_("waited in vain"), steps, timed_out)]
+    parts = [_series(_("busy"), steps, busy), _series(_("gave up waiting"), steps, timed_out)]
     return _bars(_("Conflicts"), steps, parts)
 
 
@@ -140,7 +140,7 @@ def _ends(steps: Sequence[Step]) -> Bars:
 
 def _waits(steps: Sequence[Step]) -> Bars:
     values = [merged([kind.wait for hour in step.hours for kind in hour.totals.kinds]).quantile(0.95) for step in steps]
-    parts = [Series(_("95 of 100 waited at most"), [value or 0.0 for value in values])]
+    parts = [Series(_("95th percentile"), [value or 0.0 for value in values])]
     return Bars(_("Waiting for a lock"), [step.label for step in steps], parts, seconds)
 
 

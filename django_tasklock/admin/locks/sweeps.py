@@ -130,10 +130,8 @@ def _report(
         *facts,
         Fact(_("Put right"), str(report.get("swept", 0))),
         Fact(_("Published again"), str(report.get("published", 0))),
-        Fact(_("Took"), format_duration(report.get("seconds", 0))),
-        Fact(
-            _("Looked at"), ", ".join(f"{number} {_looked(what)}" for what, number in looked.items() if number) or NONE
-        ),
+        Fact(_("Duration"), format_duration(report.get("seconds", 0))),
+        Fact(_("Checked"), ", ".join(f"{number} {_looked(what)}" for what, number in looked.items() if number) or NONE),
     ]
     findings = [
         (kind_in_words(one.get("kind", "")), soft(one.get("name") or one.get("row") or ""), _came(one), one)
@@ -180,7 +178,7 @@ def _came(finding: Mapping[str, Any]) -> str:
     words = {
         "swept": _("put right"),
         "would_be_swept": _("would be put right"),
-        "changed": _("no longer so at the second look"),
+        "changed": _("no longer so at the second check"),
         "kept": _("left as it is"),
     }
     came = str(finding.get("came", ""))

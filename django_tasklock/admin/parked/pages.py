@@ -136,8 +136,8 @@ def _facts(view: ParkedView, row: MessageRow) -> list[Fact]:
         Fact(_("Waits for"), row.waited),
         Fact(_("Parked by"), info.mode, code=True),
         Fact(_("Sequence number"), str(info.number), code=True),
-        Fact(_("Workers that died of it"), str(info.crashes)),
-        Fact(_("Put back in vain"), str(info.attempts)),
+        Fact(_("Workers that died while running it"), str(info.crashes)),
+        Fact(_("Put back without success"), str(info.attempts)),
     ]
     if info.holder:
         facts.append(Fact(_("Run by"), info.holder))

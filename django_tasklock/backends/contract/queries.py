@@ -37,11 +37,11 @@ class Query(NamedTuple):
 
     @property
     def searches(self) -> bool:
-        """Whether something is looked for that no index tells."""
+        """Whether the query has a filter for which the store has no index."""
         return bool(self.text or self.task or self.row or self.waiting)
 
     def matches(self, record: Record) -> bool:
-        """Return whether a lock is what is looked for."""
+        """Return whether a lock matches the query."""
         holder = record.holder
         return (
             self.text.lower() in record.name.lower()

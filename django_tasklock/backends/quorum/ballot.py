@@ -158,12 +158,12 @@ def renewed(codes: Sequence[int | None], needed: int) -> RenewalResult | None:
 
 
 def codes_of(answers: Answers) -> list[Any]:
-    """Return what each said; ``None``: nothing. Whoever may have done it before is taken to have done it."""
+    """Return the reply of each instance; ``None`` if it has not answered."""
     return [answer.reply if answer.error is None else None for answer in answers]
 
 
 def released_codes(answers: Answers) -> list[int | None]:
-    """Return the codes of ``release.lua``: what an earlier sending, whose answer was lost, may have released, was."""
+    """Return the codes of ``release.lua``. An earlier attempt that may have released the lock counts as one."""
 
     def code(answer: Answer) -> int | None:
         if answer.error is not None:

@@ -14,12 +14,12 @@ class Proposals:
     script that grants. An instance accepts a proposal only if it is greater than every fence that it has recorded for
     the name (or a name that shares the record). Two majorities have an instance in common; that has recorded the
     earlier fence when it accepts the later one: so the later one is greater, whatever the clocks of the processes and
-    the instances say. What an instance loses with its data it is told again before it votes, as a floor, by a majority
-    of the others (``recovery``), one of which has it. So fences grow while no more than a minority loses its data; and
-    when all is lost, as well as the clocks of the processes agree.
+    the instances say. An instance that has lost its data gets a floor for its fences before it votes, from a majority
+    of the others (``recovery``), one of which has them. So fences grow while no more than a minority loses its data. If
+    all is lost, they grow as well as the clocks of the processes agree.
 
-    Clocks decide one thing only: a process whose clock is behind proposes what is refused, and needs a second trip. It
-    is told by how much, and makes up for it from then on.
+    Clocks decide one thing only: proposals of a process whose clock is behind are refused, and need a second trip. The
+    refusal has the greatest fence, and later proposals of the process are greater.
     """
 
     def __init__(self, clock: Callable[[], int] = time.time_ns) -> None:

@@ -341,7 +341,7 @@ def warn_not_left(noun: str, name: str, error: BackendUnavailable) -> None:
 
 def warn_polling(noun: str, name: str, error: BackendUnavailable) -> None:
     """Log that a waiter could not subscribe: the lock is busy, so it polls until it can."""
-    logger.warning("%s %r: a waiter looks a few times a second, it cannot listen: %s", noun, name, error)
+    logger.warning("%s %r: a waiter polls a few times a second, because it cannot subscribe: %s", noun, name, error)
 
 
 def handed_over(message: Any, token: str) -> int | None:

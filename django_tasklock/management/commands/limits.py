@@ -51,7 +51,7 @@ class Command(BaseCommand):
         given = any(options[act] is not None for act in ("share", "pause", "release"))
         acts = given or options["reset"] or options["resume"]
         if acts and options["name"] is None:
-            raise CommandError("Name the limiter that is meant.")
+            raise CommandError("Give the name of the limiter.")
         work: Callable[[dict[str, Any]], None] = self._list
         if acts:
             work = self._act
@@ -137,9 +137,9 @@ def in_words(result: LimitResult) -> str:
     """Return the outcome as a sentence."""
     return {
         LimitOutcome.RESET: f"{result.name!r} was reset.",
-        LimitOutcome.CHANGED: f"Of {result.name!r} {(result.share or 0) * 100:g} % is in force now.",
-        LimitOutcome.PAUSED: f"{result.name!r} is paused: nobody goes for {format_duration(result.seconds)}.",
-        LimitOutcome.RESUMED: f"{result.name!r} goes on.",
+        LimitOutcome.CHANGED: f"{(result.share or 0) * 100:g} % of the limit {result.name!r} is in force now.",
+        LimitOutcome.PAUSED: f"{result.name!r} is paused: no call starts for {format_duration(result.seconds)}.",
+        LimitOutcome.RESUMED: f"{result.name!r} is not paused any more.",
         LimitOutcome.NOT_PAUSED: f"Nothing was done: {result.name!r} is not paused.",
         LimitOutcome.RELEASED: f"The permit of {result.name!r} was released.",
         LimitOutcome.UNKNOWN: f"Nothing was done: no rate limit {result.name!r} is known.",

@@ -148,10 +148,10 @@ def in_words(result: Result) -> str:
         row = "; its row was taken from it as well" if result.fenced else ""
         return f"Released {result.name!r}, which was held by{holder}{row}. Its holder goes on running."
     if result.outcome is Outcome.ASKED:
-        return f"Asked{holder} to give {result.name!r} back: it hears of it at its next heartbeat."
+        return f"Asked{holder} to give {result.name!r} back: it sees that at its next heartbeat."
     if result.outcome is Outcome.CHANGED_HANDS:
         return f"Not done: {result.name!r} changed hands, and is held by{holder} now."
-    return f"Not done: nobody holds {result.name!r}."
+    return f"Not done: {result.name!r} is free."
 
 
 def result_as_plain(result: Result) -> dict[str, Any]:

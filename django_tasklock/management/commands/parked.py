@@ -30,11 +30,11 @@ class Command(BaseCommand):
         act.add_argument("--discard", nargs="+", metavar="ID", help="End these messages without running them.")
         parser.add_argument(
             "--sign", action="store_true",
-            help="With --requeue: also messages without a signature. A worker of an older version has parked them, or"
-            " somebody who can write to your database: check what they do first.",
+            help="With --requeue: also messages without a signature. Either a worker of an older version has parked"
+            " them, or another program with access to your database: check what they do first.",
         )  # fmt: skip
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
-        parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
+        parser.add_argument("--limit", type=int, default=100, help="Show at most so many (default: %(default)s).")
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
     def handle(self, *args: Any, **options: Any) -> None:

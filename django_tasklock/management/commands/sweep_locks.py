@@ -117,7 +117,7 @@ class Command(BaseCommand):
         else:
             text = "Nothing to sweep"
         self.stdout.write(
-            self.style.SUCCESS(f"{text}; looked at {looked} in {report.seconds:.1f} s ({report.rate:.0f}/s).")
+            self.style.SUCCESS(f"{text}; checked {looked} in {report.seconds:.1f} s ({report.rate:.0f}/s).")
         )
 
     def _tell_findings(self, report: SweepReport, verbosity: int) -> None:

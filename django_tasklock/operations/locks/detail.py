@@ -39,7 +39,7 @@ def get_lock(name: str) -> LockDetail:
     try:
         parked = parked_messages(bare, limit=MAX_PARKED)
     except (BackendUnavailable, ImproperlyConfigured) as error:
-        logger.warning("lock %r: what is parked is not known: %s", bare, error)
+        logger.warning("lock %r: its parked messages could not be read: %s", bare, error)
         parked = []
     entry = record or orphaned
     waiting = sum(message.state in ("parked", "promoted") for message in parked)

@@ -22,12 +22,13 @@ def explain_lock(
     """Return the sentences in the active language; ``parked`` is the number of messages that wait for the lock."""
     found = []
     if record is None or lock is None:
-        found.append(_("Nobody has this lock."))
+        found.append(_("This lock is free."))
     elif lock.state is LockState.ORPHANED:
         found.append(
             _(
-                "It is free: its last holder let its lease end %(ago)s ago without giving it back, so it died, was"
-                " frozen, or lost touch with the store. The entry stays until somebody takes the lock or it is swept."
+                "It is free: the lease of its last holder ended %(ago)s ago without a release, because that process"
+                " died, was frozen, or could not reach the store. The entry stays until the lock is acquired again or"
+                " swept."
             )
             % {"ago": _format_optional_duration(lock.lapsed_for)}
         )
@@ -45,19 +46,19 @@ def explain_awaited(found: Sequence[Awaited]) -> list[str]:
         values = {"name": one.name, "span": format_duration(one.waited), "holder": one.held_by}
         if one.deadlock:
             text = _(
-                "Its holder waits for the lock “%(name)s”, which %(holder)s has, who waits for this one: neither goes"
-                " on until one of them gives up or is released."
+                "A deadlock: its holder waits for the lock “%(name)s”, and the holder of that, %(holder)s, waits for"
+                " this one. Neither goes on until one of them gives up or is released."
             )
         elif one.kind == "rate":
-            text = _("Its holder waits until the rate limit “%(name)s” lets it go, for %(span)s so far.")
+            text = _("Its holder waits for the rate limit “%(name)s”, for %(span)s so far.")
         elif one.kind == "permit" and one.sure:
-            text = _("Its holder waits for a permit of “%(name)s” itself, for %(span)s so far.")
+            text = _("Its holder itself waits for a permit of “%(name)s”, for %(span)s so far.")
         elif one.kind == "permit":
             text = _("Its holder's process waits for a permit of “%(name)s”, for %(span)s so far.")
         elif one.sure:
-            text = _("Its holder waits for the lock “%(name)s” itself, for %(span)s so far; %(holder)s has that.")
+            text = _("Its holder itself waits for the lock “%(name)s”, for %(span)s so far; %(holder)s holds that.")
         else:
-            text = _("Its holder's process waits for the lock “%(name)s”, for %(span)s so far; %(holder)s has that.")
+            text = _("Its holder's process waits for the lock “%(name)s”, for %(span)s so far; %(holder)s holds that.")
         sentences.append(text % values)
     return sentences
 
@@ -74,11 +75,13 @@ def _explain_holder(record: Record, lock: LockView) -> list[str]:
         "ago": _format_optional_duration(lock.asked_for),
     }
     if not record.token:
-        first = _("Its value was put there by other means than this library, so who has it is not known.")
+        first = _("Its value was not written by this library, so its holder is not known.")
     elif record.holder.unreadable:
-        first = _("Its value in the store cannot be read, so who has it is not known.")
+        first = _("Its value in the store cannot be read, so its holder is not known.")
     elif record.holder.kept:
-        first = _("It is kept for a message of its task that is on its way, since %(held)s; no process holds it now.")
+        first = _(
+            "It is kept for a message of its task that is on its way, for %(held)s so far; no process holds it now."
+        )
     elif lock.alive is False:
         first = _("Process %(pid)s on %(host)s, which took it %(held)s ago, has ended without giving it back.")
     elif lock.alive:
@@ -87,11 +90,11 @@ def _explain_holder(record: Record, lock: LockView) -> list[str]:
         first = _("%(holder)s has had it for %(held)s. Whether that process still runs cannot be seen from here.")
     found = [first % values]
     if lock.state is LockState.NO_EXPIRY:
-        found.append(_("It has no expiry: if nobody releases it, it is never free."))
+        found.append(_("It has no expiry: it stays locked until it is released."))
     elif lock.alive is False and not record.holder.kept:
-        found.append(_("It is free in %(ttl)s by itself, and earlier if it is swept or released.") % values)
+        found.append(_("It expires in %(ttl)s, if it is not swept or released before.") % values)
     elif info.time_left <= 0 and record.token:
-        found.append(_("It is held beyond its timeout, which nothing renews: the sweep releases it."))
+        found.append(_("It is held beyond its timeout: the sweep releases it."))
     elif info.without_timeout and record.token:
         found.append(_("If its holder dies it is free within %(ttl)s; it has no timeout.") % values)
     elif record.token:
@@ -110,19 +113,19 @@ def _explain_row(lock: LockView, row: RowSide | None) -> list[str]:
     if row is not None and not row.exists:
         return [_("Its holder works on %(row)s, which does not exist any more.") % values]
     if row is None or not row.field:
-        return [_("Its holder works on %(row)s, of which no guard is known here.") % values]
+        return [_("Its holder works on %(row)s, for which this process knows no guard.") % values]
     if row.agrees:
-        return [_("%(row)s is %(state)s, claimed by this holder: nobody else's writes are accepted.") % values]
+        return [_("%(row)s is %(state)s, claimed by this holder: writes of any other are refused.") % values]
     if row.fingerprint:
         return [
             _(
-                "%(row)s is %(state)s, claimed by somebody else than the lock's holder: what the holder writes to it is"
-                " refused. Either it has not claimed the row yet, or it was overtaken."
+                "%(row)s is %(state)s, claimed by another than the lock's holder, whose writes to it are refused."
+                " Either the holder has not claimed the row yet, or it was overtaken."
             )
             % values
         ]
     return [
-        _("%(row)s is %(state)s and claimed by nobody: its holder has not claimed it yet, or has finished.") % values
+        _("%(row)s is %(state)s and not claimed: the lock's holder has not claimed it yet, or has finished.") % values
     ]
 
 

@@ -89,5 +89,5 @@ def count_parked_behind(names: Sequence[str]) -> Mapping[str, int]:
     try:
         return count_parked_by_name(names)
     except (BackendUnavailable, ImproperlyConfigured) as error:
-        logger.warning("what is parked is not known: %s", error)
+        logger.warning("the parked messages could not be read: %s", error)
         return {}

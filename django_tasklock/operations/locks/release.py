@@ -63,9 +63,11 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
     if record is None:
         return Result(bare, Outcome.NOT_HELD)
     if not record.token:
-        raise TaskLockError(f"lock {bare!r} was put there by other means: there is nobody to ask", name=bare)
+        raise TaskLockError(
+            f"lock {bare!r} was not acquired through this library, so its holder cannot be asked", name=bare
+        )
     if not record.holder.kept and alive(record.holder) is False:
-        text = f"the process that holds lock {bare!r} has ended: there is nobody to ask; release it, or sweep"
+        text = f"the process that holds lock {bare!r} has ended, so it cannot be asked: release the lock, or sweep"
         raise TaskLockError(text, name=bare)
     before = lock_info(record)
     attempt = Attempt(by, "ask", bare, reason)

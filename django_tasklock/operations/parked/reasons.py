@@ -56,7 +56,7 @@ class Reasons:
         elif info.state == "dead":
             found = [_("No worker takes it: %(problem)s") % values]
         elif info.state == "superseded":
-            found = [_("A newer message has taken its place; it is on its way to say so.")]
+            found = [_("A newer message has replaced it. It is on its way to a worker that stores this as its result.")]
         else:
             found = [_("Its run is over, and its result is being stored.")]
         if info.state == "parked" and info.attempts:
@@ -79,7 +79,7 @@ class Reasons:
         found = []
         record = self._read_record(info.name)
         if self.store_down:
-            found.append(_("The lock store cannot be reached, so it is not known who has its lock."))
+            found.append(_("The lock store cannot be reached, so the holder of its lock is not known."))
         elif record is not None:
             found.append(self._explain_holder(record))
         else:
@@ -97,7 +97,7 @@ class Reasons:
         lock = lock_info(record)
         values = {"holder": lock.holder, "held": format_duration(lock.held_for)}
         if record.holder.kept:
-            return _("Its lock is kept for a message that is on its way, since %(held)s.") % values
+            return _("Its lock is kept for a message that is on its way, for %(held)s so far.") % values
         return _("Its lock is held by %(holder)s, for %(held)s so far.") % values
 
     def _explain_free(self, info: ParkedInfo, before: int) -> list[str]:

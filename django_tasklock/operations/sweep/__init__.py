@@ -91,7 +91,7 @@ def sweep(
     except BaseException as error:
         record_run(options, log.report(), f"broken off: {type(error).__name__}")
         raise
-    incomplete = f"it was to take {longest:g} s at most: not everything was looked at" if options.timed_out else ""
+    incomplete = f"it may take {longest:g} s at most, so not everything was checked" if options.timed_out else ""
     if incomplete:
         log.record_left_out(incomplete)
     report = log.report()

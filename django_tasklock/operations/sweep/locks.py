@@ -84,7 +84,7 @@ class LockSweep:
         for suspect, current in zip(batch, records, strict=True):
             named_row = None if current is None else named_rows.get(current.holder.row)
             if current is None or not self._is_unchanged(suspect, current, named_row):
-                self.log.add(_make_finding(suspect, FindingOutcome.CHANGED, "it was no longer so at the second look"))
+                self.log.add(_make_finding(suspect, FindingOutcome.CHANGED, "it was no longer so at the second check"))
             else:
                 with self.log.audit_interruption(current.name, suspect.kind, suspect.why):
                     self.log.add(self._act(suspect, current, named_row))

@@ -39,7 +39,7 @@ CLASSES: Mapping[Kind, tuple[str, str]] = {
     Kind.FINISHED: (gettext_noop("locks whose row is finished"), "released"),
     Kind.DIFFERS: (gettext_noop("locks whose row is claimed by another token"), "told"),
     Kind.ABANDONED: (gettext_noop("claimed rows without a live lock"), "put back"),
-    Kind.PARKED: (gettext_noop("parked messages behind no lock"), "promoted"),
+    Kind.PARKED: (gettext_noop("parked messages whose lock is free"), "promoted"),
 }
 """Each class in words, which are translated, and the action on it."""
 

@@ -101,11 +101,11 @@ class RowSweep:
             for suspect in batch:
                 if suspect.label not in unchanged_labels:
                     self.log.add(
-                        _make_finding(suspect, FindingOutcome.CHANGED, "the row was no longer so at the second look")
+                        _make_finding(suspect, FindingOutcome.CHANGED, "the row was no longer so at the second check")
                     )
                 elif suspect.label not in abandoned:
                     self.log.add(
-                        _make_finding(suspect, FindingOutcome.CHANGED, "it had a live lock at the second look")
+                        _make_finding(suspect, FindingOutcome.CHANGED, "it had a live lock at the second check")
                     )
                 else:
                     with self.log.audit_interruption(suspect.name or suspect.label, Kind.ABANDONED, _EVIDENCE):

@@ -74,7 +74,7 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
         )
         runs.filter(pk__lte=entry.pk - MAX_RUNS).delete()
     except Error as error:
-        logger.warning("sweep: that it has run could not be written down: %s", error)
+        logger.warning("sweep: its run could not be recorded: %s", error)
         return None
     return entry.pk
 

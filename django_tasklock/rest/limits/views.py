@@ -182,7 +182,7 @@ class PermitsView(LimitBaseView):
         with as_problem(501, "cannot_list"):
             found = operations.get_permits(bare)
         if found is None:
-            raise Problem(404, "unknown_limiter", _("Nobody has a permit of %(name)r.") % {"name": bare})
+            raise Problem(404, "unknown_limiter", _("No permit of %(name)r is taken.") % {"name": bare})
         return Response(serializers.PermitsSerializer(found).data)
 
 

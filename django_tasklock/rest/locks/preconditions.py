@@ -26,7 +26,7 @@ def expected(request: Request) -> str | None:
         return None
     tags = _tags(given)
     if len(tags) != 1:
-        raise ParseError(_("If-Match must have one tag: the one that was shown with the lock."))
+        raise ParseError(_("If-Match must have one tag: the ETag of the lock."))
     return tags[0]
 
 

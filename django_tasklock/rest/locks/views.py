@@ -41,7 +41,7 @@ class LockActionView(LockBaseView):
         if result.outcome is Outcome.NOT_HELD:
             raise _not_locked(result.name)
         if result.outcome is Outcome.CHANGED_HANDS:
-            text = _("Lock %(name)r has changed hands: whoever has it now was left alone.") % {"name": result.name}
+            text = _("Lock %(name)r has changed hands: its new holder was left alone.") % {"name": result.name}
             raise Problem(409 if expected is None else 412, "changed_hands", text)
         return Response(serializers.ResultSerializer(result).data)
 
@@ -149,4 +149,4 @@ class WaitersView(LockBaseView):
 def _not_locked(name: str, explanation: Any = ()) -> Problem:
     """Return the problem for a lock that is free, with the explanation."""
     said = " ".join(str(sentence) for sentence in explanation)
-    return Problem(404, "not_locked", said or _("Nobody has lock %(name)r.") % {"name": name})
+    return Problem(404, "not_locked", said or _("Lock %(name)r is free.") % {"name": name})

@@ -55,7 +55,7 @@ class RunView(SweepBaseView):
         known = number.isascii() and number.isdecimal() and len(number) <= 18
         run = operations.find_sweep_run(int(number)) if known else None
         if run is None:
-            raise Problem(404, "unknown_run", _("No run %(number)s of the sweep is remembered.") % {"number": number})
+            raise Problem(404, "unknown_run", _("No run %(number)s of the sweep is recorded.") % {"number": number})
         return Response(serializers.RunDetailSerializer(run).data)
 
 
