@@ -509,7 +509,7 @@ class TestRetries:
         assert (work_off()[0], states(video)[0]) == ("RETRY", "processing")
         assert (work_off()[0], states(video)[0]) == ("FAILURE", "failed")
 
-    def test_called_directly_nobody_retries(self):
+    def test_a_direct_call_is_not_retried_and_its_row_is_failed(self):
         video = Video.objects.create()
 
         def body(video_id):

@@ -75,7 +75,7 @@ def test_a_child_that_is_killed_is_replaced(celery_site):
 
 
 @pytest.mark.broker
-def test_a_worker_that_is_killed_leaves_nobody_and_its_message_comes_back(celery_site):
+def test_a_killed_worker_leaves_no_process_and_its_message_is_redelivered(celery_site):
     celery_site.configure(visibility_timeout=1, task_acks_late=True)
     worker = celery_site.worker(concurrency=2)
     gate = celery_site.gate()
@@ -216,6 +216,6 @@ class TestMostAtOnce:
         assert self.judge(("start", "a", 1), ("end", "a", 1), ("start", "a", 2), ("raised", "a", 2)) == 1
         assert self.judge(("start", "a", 1), ("start", "b", 1), ("end", "a", 1), ("start", "c", 2)) == 2
 
-    def test_who_is_killed_is_done(self):
+    def test_a_killed_run_is_not_counted_as_running(self):
         assert self.judge(("start", "a", 1), ("killed", "", 1), ("start", "a", 2)) == 1
         assert self.judge(("start", "a", 1), ("killed", "", 3), ("start", "a", 2)) == 2

@@ -49,7 +49,7 @@ def test_a_thousand_during_one_run(celery_site):
 
 
 @pytest.mark.parametrize("kind", ["once", "decorated"])
-def test_the_next_page_of_the_one_that_runs_is_not_newer_than_who_waits(celery_site, kind):
+def test_the_next_page_of_a_running_message_does_not_replace_a_newer_one(celery_site, kind):
     celery_site.worker(concurrency=2)
     gate = celery_site.gate()
     older = celery_site.publish(f"{kind}_coalesce_pages", "a", 1, until=gate)

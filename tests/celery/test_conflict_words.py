@@ -126,7 +126,7 @@ class TestRetry:
         assert 1 <= float(seconds) <= 1.3
         assert len(busy_site.events("start", "a")) == 1
 
-    def test_it_runs_as_it_was_published(self, celery_site):
+    def test_a_retry_after_a_conflict_runs_as_it_was_published(self, celery_site):
         """With its place in a chain, its callbacks, its priority, and none of its own retries spent (8.24)."""
         celery_site.worker(concurrency=2)
         with held_by_another("hold:a", lease=None, timeout=3):
@@ -193,7 +193,7 @@ class TestPause:
         lock = met(TaskLock("video:1"), 60, 3600)
         assert backoff(FakeMessage(celery_site.app, waits, delay), lock) == pytest.approx(seconds)
 
-    def test_nobody_could_be_seen(self, celery_site):
+    def test_the_delay_after_a_conflict_with_an_unknown_holder(self, celery_site):
         assert backoff(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(
             busy.UNKNOWN_HOLDER_DELAY * 1.25
         )
@@ -307,7 +307,7 @@ class TestOutsideOfCelery:
         expected = "skipped" if word == "skip" else "TaskLockAcquireError"
         assert busy_site.outcome(busy_site.publish("direct", word, "a")) == ("SUCCESS", expected)
 
-    def test_a_word_that_there_is_not(self):
+    def test_an_unknown_on_conflict_is_refused(self):
         with pytest.raises(TaskLockError, match="on_conflict"):
             task_lock("a", on_conflict="later")
 

@@ -60,7 +60,7 @@ def made(celery_site):
 
 @pytest.mark.broker
 @pytest.mark.parametrize("word", ["skip", "reject"])
-def test_a_chord_is_told_who_was_skipped(celery_site, made, word):
+def test_a_chord_receives_the_result_of_a_skipped_member(celery_site, made, word):
     for one in made(word):
         result = one.chord(one.other(1), one.member(2), one.other(3))
         state, value = celery_site.outcome(result)
@@ -86,7 +86,7 @@ def test_a_chord_fails_with_its_member(celery_site, made):
 
 @pytest.mark.broker
 @pytest.mark.parametrize("word", ["wait", "retry", "queue", "coalesce"])
-def test_a_chord_waits_for_who_comes_later(celery_site, made, word):
+def test_a_chord_waits_for_members_that_run_later(celery_site, made, word):
     ran = [(one, one.chord(one.other(1), one.member(2), one.other(3))) for one in made(word)]
     for one, result in ran:
         one.put_aside()

@@ -109,7 +109,7 @@ def test_the_next_goes_first_while_the_first_is_to_come_back(celery_site, line):
 
 @pytest.mark.broker
 @pytest.mark.quick
-def test_who_is_revoked_while_parked_makes_way(celery_site, line):
+def test_a_message_that_is_revoked_while_parked_lets_the_next_one_run(celery_site, line):
     ran = [line(kind) for kind in KINDS]
     for one in ran:
         revoke(celery_site, one.worker, one.second.id)
@@ -122,7 +122,7 @@ def test_who_is_revoked_while_parked_makes_way(celery_site, line):
 
 
 @pytest.mark.broker
-def test_who_expires_while_parked_makes_way(celery_site, line):
+def test_a_message_that_expires_while_parked_lets_the_next_one_run(celery_site, line):
     expires = datetime.now(UTC) + timedelta(seconds=3)
     ran = [line(kind, second={"expires": expires}) for kind in KINDS]
     celery_site.wait_until(lambda: datetime.now(UTC) > expires)

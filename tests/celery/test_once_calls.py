@@ -103,7 +103,7 @@ class TestOnce:
         assert outcome[0] == state
         assert app.all() == []
 
-    def test_what_goes_with_the_tasks_own_word_goes_with_that_alone(self, app):
+    def test_options_of_the_tasks_own_on_conflict_apply_to_that_value_only(self, app):
         task = app.task(key="a", on_conflict="wait", blocking_timeout=30)
         task.once(on_conflict="skip").delay()
         task.once(blocking_timeout=3).delay()

@@ -270,7 +270,7 @@ def meaning(value: Any) -> Any:
     return type(value).__name__, repr(value)
 
 
-def test_any_values():
+def test_equal_arguments_have_equal_keys_and_different_ones_different_keys():
     """Gold standard 8.38: one key for one meaning, over many nested values."""
     dice = random.Random(38)
     of_key: dict[str, Any] = {}

@@ -170,7 +170,7 @@ class TestElements:
             state, values = elsewhere(app.run)
         assert (state, values[0], values[2], values[1]["reason"]) == ("SUCCESS", 1, 3, "already_processing")
 
-    def test_who_raises_says_so(self, app):
+    def test_with_raise_a_busy_element_is_a_failure(self, app):
         task = app.task(lambda x: x, key="v:{x}", on_conflict="raise")
         task.map([1, 2, 3]).apply_async()
         with TaskLock("v:2"):

@@ -87,7 +87,7 @@ def dead(app: OnceApp, monkeypatch: Any, **options: Any) -> Any:
 
 
 class TestATaskThatIsNotKnown:
-    def test_it_blocks_nobody(self, app: OnceApp) -> None:
+    def test_an_unknown_task_does_not_block_the_queue(self, app: OnceApp) -> None:
         """F35: it was sent for ever, and whoever waited behind it waited for ever."""
         gone = parked(app, 3)
         here = parked(app)

@@ -128,7 +128,7 @@ class TestForged:
         assert app.all() == []
 
     @pytest.mark.parametrize("text", ["", "[]", "{", '{"name": {}}', '{"signature": "x"}', "null"])
-    def test_what_is_no_message_keeps_nobody_from_his_turn(self, app: OnceApp, text: str) -> None:
+    def test_a_row_that_is_no_message_does_not_block_the_queue(self, app: OnceApp, text: str) -> None:
         parked(app)
         insert(text)
         assert Promoter(app.app).poll() == 1

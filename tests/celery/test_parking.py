@@ -192,7 +192,7 @@ class TestInBetween:
             courier.run()
             assert result.get(timeout=5)["status"] == "success"
 
-    def test_one_that_was_promoted_and_meets_somebody_keeps_its_place(self, celery_site, courier, holder):
+    def test_a_promoted_message_that_finds_the_lock_busy_keeps_its_place(self, celery_site, courier, holder):
         first, second = parked(celery_site, courier, 2)
         holder.release()
         assert promote(NAME, celery_site.app)
@@ -593,7 +593,7 @@ class TestLimit:
             assert sorted(threads.map(park, "ab")) == [False, True]
         assert parking.count("n") == 1
 
-    def test_who_waits_without_a_limit_takes_a_place_too(self, celery_site, courier, holder):
+    def test_messages_without_a_queue_limit_count_for_those_with_one(self, celery_site, courier, holder):
         parked(celery_site, courier, 3)
         result = celery_site.publish("short_queue", "a")
         courier.run()
@@ -809,7 +809,9 @@ class TestNewest:
         assert [one.more for one in celery_site.events("start")] == [{"number": "newer"}]
         assert rows() == []
 
-    def test_who_said_so_died_before_its_result_was_stored(self, celery_site, courier, holder, monkeypatch):
+    def test_a_superseded_message_ends_although_its_worker_died_before_storing_the_result(
+        self, celery_site, courier, holder, monkeypatch
+    ):
         older = parked(celery_site, courier, task="coalescing_hold")[0]
         parked(celery_site, courier, task="coalescing_hold")
         assert rows("state") == [("superseded",), ("parked",)]

@@ -62,7 +62,7 @@ def test_bodies_that_end_by_themselves(celery_site, pool, worker):
             one.left(states, row)
 
 
-def test_who_waits_in_line_is_next(celery_site, worker):
+def test_a_release_promotes_the_next_parked_message(celery_site, worker):
     celery_site.configure(lease=LEASE, tasks=("tests.support.celery_site.no_promoter",))
     worker()
     gate = celery_site.gate()
@@ -143,7 +143,7 @@ def test_the_lease_frees_what_a_killed_worker_had(celery_site, worker):
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"], indirect=True)
-def test_who_keeps_the_interpreter_busy_is_noticed(celery_site, pool):
+def test_a_late_heartbeat_is_logged(celery_site, pool):
     """Gold standard 8.11: and the lock is not lost, if the lease is longer."""
     celery_site.configure(lease=9)  # late is who is so by a third of it
     server = celery_site.worker(pool=pool)
@@ -161,7 +161,7 @@ class TestGevent:
     def _gevent(self):
         needs("gevent")
 
-    def test_who_waits_for_a_lock_holds_nobody_up(self, celery_site):
+    def test_waiting_for_a_lock_does_not_block_other_greenlets(self, celery_site):
         celery_site.configure(lease=3)
         celery_site.worker(pool="gevent", concurrency=4)
         gate = celery_site.gate()

@@ -634,7 +634,7 @@ class TestRetry:
         gate.open()
         nothing_is_left(celery_site)
 
-    def test_nobody_is_shown_the_token(self, celery_site):
+    def test_the_token_is_neither_logged_nor_sent_nor_stored_with_the_result(self, celery_site):
         """It is the proof of ownership, and travels in a header."""
         celery_site.configure(result_extended=True, worker_send_task_events=True)
         worker, gate = celery_site.worker(concurrency=2, arguments=("--loglevel=DEBUG",)), celery_site.gate()

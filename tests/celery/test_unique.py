@@ -61,7 +61,7 @@ def unique_locks() -> list[Any]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("error", [Struck, SoftTimeLimit])
-def test_struck_anywhere_it_is_left_to_nobody(app: OnceApp, error: type[BaseException]) -> None:
+def test_an_interruption_at_any_line_leaves_no_unique_lock(app: OnceApp, error: type[BaseException]) -> None:
     """Until its time is over nobody could publish another one; the heartbeat would renew it for a whole timeout."""
     task = app.task(lambda x: None, key="a:{x}", unique="until_finish")
     number, renewed = 0, {}
@@ -150,7 +150,7 @@ class TestPublishing:
         ],
     )
     @BOTH
-    def test_how_long_it_may_wait(self, app, options, sending, seconds, until):
+    def test_the_unique_lock_lasts_until_after_the_message_is_due(self, app, options, sending, seconds, until):
         """Gold standard 8.21: until after it is due, but no longer than it may live; whatever the machine's zone."""
         sending = dict(sending)
         for word in ("eta", "expires"):
@@ -652,7 +652,7 @@ class TestOtherKeys:
         assert app.run() == ("SUCCESS", "done")
         assert get_backend().records() == []
 
-    def test_nobody_elses_is_touched(self, app):
+    def test_a_message_with_another_secret_key_does_not_release_a_later_lock(self, app):
         task = app.task(key="a", unique="until_finish")
         task.delay()
         message = app.take()
@@ -920,7 +920,7 @@ class TestProcesses:
         celery_site.wait_until(lambda: unique_lock(task, "u:a") is None, 5)
         assert celery_site.outcome(task.delay("a"))[0] == "SUCCESS"
 
-    def test_a_purged_queue_heals_by_itself(self, celery_site):
+    def test_after_unique_for_another_message_can_be_published_in_place_of_a_purged_one(self, celery_site):
         """Gold standard 8.31: after ``unique_for``."""
         task = celery_site.task("unique_hold").once(unique_for=0.5)
         first = task.delay("a")

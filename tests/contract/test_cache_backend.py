@@ -100,7 +100,7 @@ class TestKeys:
             assert backend.get(name).name == name
             assert backend.release(name, mine.token) is Released.RELEASED
 
-    def test_a_key_that_somebody_else_has_put_there_is_somebodys_lock(self, backend):
+    def test_a_key_with_a_foreign_value_is_a_busy_lock(self, backend):
         backend.private.cache.set("task_lock:video:1", "by hand", 60)
         busy = backend.acquire(an_ask("video:1"))
         assert (busy.record.token, busy.remaining) == ("", None)

@@ -89,7 +89,7 @@ class TestLocation:
         backend.close()
 
     @TWINS
-    def test_nobody_is_there(self, way):
+    def test_an_unreachable_cluster_is_unavailable_in_time(self, way):
         backend = ClusterBackend(Settings(LOCATION=f"redis+cluster://127.0.0.1:{free_port()}"))
         began = time.monotonic()
         with pytest.raises(BackendUnavailable) as caught:

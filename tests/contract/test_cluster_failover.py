@@ -97,7 +97,7 @@ def test_renewals_of_the_others_go_on(watched: Cluster, backend: ClusterBackend)
     assert time.monotonic() - began < 20
 
 
-def test_a_heartbeat_loses_what_lies_where_nobody_answers_and_nothing_else(tmp_path: Path, configure: Any) -> None:
+def test_a_silent_node_costs_only_the_leases_on_that_node(tmp_path: Path, configure: Any) -> None:
     """Without replicas: one server is stopped for longer than a lease."""
     with clustered(tmp_path) as cluster:
         configure(LOCATION=cluster.url)

@@ -62,7 +62,7 @@ def test_a_verb_waits_while_its_slot_is_moved(cluster, backend, way):
 @TWINS
 @pytest.mark.slow
 @pytest.mark.parametrize("halfway", [0, 1, 3, 100])
-def test_nothing_is_executed_while_a_slot_is_moved_and_it_is_said_in_time(cluster, backend, way, halfway):
+def test_while_a_slot_is_moved_no_script_runs_and_the_store_is_unavailable_in_time(cluster, backend, way, halfway):
     """Gold standards 8.35: of the keys of a script some are here, some there; it must not do the half of its work."""
     slot, target = slot_of("video:1"), away(cluster, "video:1")
     mine = an_ask("video:1")._replace(kind="video", holder='{"host":"a"}')

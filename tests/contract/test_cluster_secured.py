@@ -116,7 +116,9 @@ def test_the_check_has_nothing_to_say_against_it(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     "wrong", [{"password": "guessed"}, {"user": "nobody"}, {"trusted": False}], ids=["password", "user", "certificate"]
 )
-def test_who_is_not_let_in_is_told_without_a_password(secured: Secured, configure: Any, way: str, wrong: Any) -> None:
+def test_an_authentication_error_does_not_contain_the_password(
+    secured: Secured, configure: Any, way: str, wrong: Any
+) -> None:
     configure(LOCATION=secured.url(**wrong))
     with pytest.raises(BackendUnavailable) as caught:
         call(way, TaskLock(NAMES[0], on_unavailable="raise"), "acquire")

@@ -128,7 +128,7 @@ def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other):
         eventually(lambda: alive.granted, 20)  # long before it looks by itself
 
 
-def test_who_has_given_its_token_up_is_passed_over(cluster, backend, other):
+def test_a_waiter_whose_token_was_released_is_skipped(cluster, backend, other):
     """As they do who cannot leave, in an outage or cancelled twice: the heartbeat releases what they asked for."""
     mine, gone = an_ask("video:1"), an_ask("video:1")
     granted(backend.acquire(mine))

@@ -29,5 +29,5 @@ class TestWaking(Named, WakingContract):
     """Of those whose releases wake who waits."""
 
 
-def test_who_wakes_is_who_says_so() -> None:
+def test_the_stores_tested_as_waking_are_those_that_declare_it() -> None:
     assert [name for name in ALL if make(name).wakes] == list(WAKING)

@@ -159,7 +159,7 @@ class TestPages:
 
     @pytest.mark.parametrize("descending", [False, True], ids=["up", "down"])
     @pytest.mark.parametrize("order", ORDERS)
-    def test_lapsed_locks_are_in_nobodys_way(self, backend, order, descending):
+    def test_a_page_skips_any_number_of_expired_locks(self, backend, order, descending):
         """They are the oldest, and what crashed holders leave: more than a page looks at."""
         dead = [f"dead:{number}" for number in range(120)]
         for name in dead:
@@ -300,7 +300,7 @@ class TestAsking:
         assert backend.get("video:1").asked == 0
         assert backend.renew([Renewal("video:1", other.token, 5000)]) == [RenewalResult.RENEWED]
 
-    def test_who_follows_the_holder_is_not_asked(self, backend):
+    def test_a_request_for_release_does_not_apply_to_the_next_holder(self, backend):
         first = an_ask("video:1")
         backend.acquire(first)
         backend.ask_release("video:1", first.token)

@@ -166,7 +166,7 @@ class TestLocks:
         assert not lock.acquire()
         assert numbers(backend) == {"conflict:raise": 1, "conflict:skip": 1}
 
-    def test_who_follows_an_earlier_hold_transfers_it(self, backend):
+    def test_an_acquisition_that_supersedes_a_hold_counts_as_transferred(self, backend):
         first, second = ask("video:1"), ask("video:1")
         granted(backend.acquire(first))
         granted(backend.acquire(second._replace(supersedes=first.token)))
@@ -236,7 +236,7 @@ class TestExpiry:
 
 class TestWaiting:
     @waking
-    def test_who_is_handed_the_lock_has_waited(self, backend):
+    def test_a_handover_counts_the_wait(self, backend):
         first, second = ask("video:1"), ask("video:1", on_busy="timeout")
         granted(backend.acquire(first))
         timer = threading.Timer(0.15, backend.release, ("video:1", first.token))
@@ -254,7 +254,7 @@ class TestWaiting:
         assert 100 <= waited.amount <= 5000
 
     @polling
-    def test_who_asks_again_and_again_has_waited_all_the_while(self, backend):
+    def test_the_wait_of_a_polling_caller_counts_from_its_first_request(self, backend):
         first, second = ask("video:1"), ask("video:1")
         granted(backend.acquire(first))
         backend.release("video:1", first.token)
@@ -262,7 +262,7 @@ class TestWaiting:
         found = backend.metrics.totals()
         assert found["waited:2", KIND] == Count(1, 70)
 
-    def test_who_waits_in_vain_is_counted_once(self, backend):
+    def test_a_failed_wait_is_counted_once(self, backend):
         granted(backend.acquire(ask("video:1")))
         waiter = backend.waiter(ask("video:1", on_busy="timeout"))
         try:

@@ -201,7 +201,7 @@ class TestReady:
         assert numbers(backend) == {"acquired": 3, "released": 3}
         assert by_hour(backend) == {hour: 3}
 
-    def test_whoever_takes_notes_away_says_so_too(self, backend: RedisBackend, client: redis.Redis) -> None:
+    def test_a_release_that_clears_flags_counts_as_well(self, backend: RedisBackend, client: redis.Redis) -> None:
         backend.set_flag("again:1")
         for notes, found in ((("video:1",), set()), (("video:1", "again:1"), {"again:1"}), (("again:1",), set())):
             # The first of its kind and duration in an hour looks at the clock. 600 ms: a stall makes no other duration.
@@ -233,13 +233,15 @@ class TestReady:
         assert by_hour(backend)[before] == 5
         assert not client.exists(f"task_lock#counts:{before}")
 
-    def test_whose_acquisition_somebody_has_counted(self, backend: RedisBackend) -> None:
+    def test_a_counted_acquisition_is_not_counted_again_by_the_release(self, backend: RedisBackend) -> None:
         mine = hold(backend)
         assert numbers(backend) == {"acquired": 1}
         backend.release_held(mine)
         assert numbers(backend) == {"acquired": 1, "released": 1}
 
-    def test_whose_copy_was_evicted(self, backend: RedisBackend, client: redis.Redis) -> None:
+    def test_a_release_counts_the_acquisition_although_its_copy_was_evicted(
+        self, backend: RedisBackend, client: redis.Redis
+    ) -> None:
         mine = hold(backend)
         client.delete("task_lock#open:video:1")
         backend.release_held(mine)
@@ -261,7 +263,7 @@ class TestReady:
         assert backend.release_held(mine) is Released.GONE
         assert numbers(backend) == {"acquired": 1, "forced": 1}
 
-    def test_who_waits_is_next(self, backend: RedisBackend) -> None:
+    def test_a_release_that_hands_over_counts_both_holds(self, backend: RedisBackend) -> None:
         mine, other = hold(backend), ask("video:1")
         with backend.waiter(other) as waiter:
             waiter.acquire()

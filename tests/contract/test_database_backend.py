@@ -165,7 +165,7 @@ class TestRaces:
             eventually(lambda: backend.get("video:1") is None)
         return "video:1"
 
-    def test_who_writes_second_finds_the_lock_busy(self, backend, name):
+    def test_the_second_of_two_concurrent_writers_finds_the_lock_busy(self, backend, name):
         other = an_ask(name)
         between = Interference("SELECT", lambda: elsewhere(lambda: granted(backend.acquire(other))), after=True)
         with connection.execute_wrapper(between):

@@ -70,7 +70,7 @@ def test_a_waiter_keeps_one_place_after_a_lost_reply(
 
 
 @TWINS
-def test_a_waiter_finds_out_although_the_push_was_lost(
+def test_a_waiter_gets_the_lock_although_the_notification_was_lost(
     proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
 ) -> None:
     """Gold standard 8.27: the lock was handed over to it, and nobody could tell it so."""
@@ -137,7 +137,7 @@ def test_giving_up_is_told_after_lost_replies(
 
 
 @TWINS
-def test_a_place_that_could_not_be_given_up_holds_nobody_back(
+def test_a_queue_entry_that_could_not_be_removed_does_not_delay_others(
     proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
 ) -> None:
     """Gold standard 8.28: whoever is next in the queue and does not listen any more is passed over."""

@@ -71,7 +71,7 @@ def test_advance_wakes_who_waits_for_a_lapse(backend):
     assert backend.get("video:1").token == mine.token
 
 
-def test_a_waiter_whose_thread_has_ended_holds_nobody_back(backend):
+def test_a_waiter_whose_thread_has_ended_does_not_delay_others(backend):
     holder, mine = an_ask("video:1"), an_ask("video:1")
     backend.acquire(holder)
 
@@ -89,7 +89,7 @@ def test_a_waiter_whose_thread_has_ended_holds_nobody_back(backend):
     assert backend.get("video:1").token == mine.token
 
 
-def test_a_waiter_whose_event_loop_has_ended_holds_nobody_back(backend):
+def test_a_waiter_whose_event_loop_has_ended_does_not_delay_others(backend):
     holder, mine = an_ask("video:1"), an_ask("video:1")
     backend.acquire(holder)
     ended = asyncio.new_event_loop()

@@ -34,7 +34,7 @@ def test_names_under_a_prefix_with_special_characters(name: str, prefix: str) ->
     assert permits.names() == []
 
 
-def test_who_wakes_is_who_says_so() -> None:
+def test_the_stores_tested_as_waking_are_those_that_declare_it() -> None:
     assert [name for name in LISTING if make(name).permits.wakes] == list(WAKING)
 
 

@@ -129,7 +129,7 @@ class TestLostAnswers:
         flush(1)
         assert eventually(renewed) == [RenewalResult.LOST]
 
-    def test_a_hung_instance_delays_nobody(self, backend, proxies):
+    def test_a_hung_instance_does_not_delay_verbs(self, backend, proxies):
         proxies[2].hang()
         mine = an_ask(NAME)
         began = time.monotonic()
@@ -400,7 +400,7 @@ class TestWaiting:
             backend.release(NAME, holder.token)
             granted(waiter.wait(20))  # nothing but being woken makes this one
 
-    def test_who_was_served_by_the_others_is_not_waited_for(self, proxies, settings):
+    def test_a_waiter_that_the_majority_served_does_not_block_the_queue_of_another_instance(self, proxies, settings):
         """One instance has an old grant, and all are queued there; when that is over another one is away."""
         settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [proxy.url for proxy in proxies], "ON_UNAVAILABLE": "raise"}
         granted(RedisBackend(Settings(LOCATION=quorum.servers(3)[0].url)).acquire(an_ask(NAME, ttl=3000)))
@@ -416,7 +416,7 @@ class TestWaiting:
         with TaskLock(NAME, blocking_timeout=20) as lock:
             assert lock.held
 
-    def test_who_is_cancelled_as_it_begins_to_listen_listens_no_more(self, proxies, settings):
+    def test_a_waiter_that_is_cancelled_while_it_subscribes_leaves_no_subscription(self, proxies, settings):
         """One instance is slow, the others confirm at once."""
         settings.TASKLOCK = {"BACKEND": QUORUM, "LOCATION": [proxy.url for proxy in proxies], "ON_UNAVAILABLE": "raise"}
         clients = [redis.Redis.from_url(server.url) for server in quorum.servers(3)]

@@ -139,7 +139,7 @@ class TestNeverMoreThanTheLimit:
 class TestOrder:
     @many
     @given(terms(), st.lists(st.tuples(st.integers(0, 2 * SECOND), st.integers(1, 3)), min_size=2, max_size=40))
-    def test_nobody_is_overtaken(self, limiter, arrivals):
+    def test_slots_are_booked_in_order_of_arrival(self, limiter, arrivals):
         """Not by lighter calls, either."""
         state, time, slots = State(), START, []
         for pause, cost in arrivals:
@@ -156,7 +156,7 @@ class TestOrder:
         assert ledger_verbs.reserve(a_book(state), 2, HOUR).wait == SECOND
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND + GRID
 
-    def test_nobody_slips_in_where_a_call_cost_less(self):
+    def test_a_lower_settled_cost_moves_no_later_call_ahead(self):
         """Whoever waits already would be overtaken by whoever comes later."""
         state = State()
         heavy = ledger_verbs.reserve(a_book(state), 3, HOUR)
@@ -164,7 +164,7 @@ class TestOrder:
         assert ledger_verbs.settle(a_book(state), 3, heavy.slot, heavy.edition, 0)
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND + GRID
 
-    def test_nobody_slips_in_when_the_limit_is_raised(self):
+    def test_a_raised_limit_moves_no_later_call_ahead(self):
         """Nor after the last one has left the line: the one before it is the last then."""
         state = State()
         _, second, third = (ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(3))
@@ -274,7 +274,7 @@ class TestTheLine:
         assert ledger_verbs.reserve(RateBook(state, limiter, now), 1, HOUR).time == left.time
         assert self.resume(state, limiter, left.time, left).time > left.time
 
-    def test_a_taken_slot_is_nobody_elses(self):
+    def test_a_taken_slot_is_neither_cancelled_nor_given_to_another_caller(self):
         state, limiter, booked = self.a_line(30)
         one = booked[20]
         taken = self.resume(state, limiter, one.time - 1000, one)
@@ -283,7 +283,7 @@ class TestTheLine:
         assert self.resume(state, limiter, one.time, one).time == booked[21].time
         assert self.resume(state, limiter, one.time, taken) == taken._replace(wait=0)
 
-    def test_nobody_is_let_wait_for_longer_than_he_said(self):
+    def test_a_late_caller_is_refused_if_the_next_slot_is_after_its_deadline(self):
         """A slot that is too far away stays in the line."""
         state, limiter, booked = self.a_line(30)
         one = booked[20]
@@ -310,7 +310,7 @@ class TestGivingBack:
         assert not state.free
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == SECOND
 
-    def test_another_goes_to_who_comes_next(self):
+    def test_a_cancelled_slot_goes_to_the_next_caller(self):
         state = State()
         booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(4)]
         ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[1].slot, booked[1].edition)
@@ -357,7 +357,7 @@ class TestGivingBack:
 
     @many
     @given(terms(), st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=60), st.randoms())
-    def test_when_all_who_wait_leave_nobody_waits_for_them(self, limiter, costs, random):
+    def test_after_all_waiters_have_left_the_next_call_waits_one_window_at_most(self, limiter, costs, random):
         """However many had booked, and in whichever order they go: no wedging after a burst. Gold standard 8.40."""
         simulation = Simulation(limiter)
         for cost in costs:
@@ -432,7 +432,7 @@ class TestChangesUnderLoad:
 
 class TestAClockSetBack:
     @pytest.mark.parametrize("back", [2 * SECOND, HOUR // 2, 10 * HOUR])
-    def test_nobody_waits_for_it_to_be_there_again(self, back):
+    def test_bookings_stay_valid_and_waits_do_not_grow_after_a_step_back(self, back):
         """The limiter's own clock goes on from where it was: bookings hold, and who waits waits no longer."""
         state = State()
         ledger_verbs.reserve(a_book(state, "1/s"), 1, 0)
@@ -442,7 +442,7 @@ class TestAClockSetBack:
         asked = ledger_verbs.resume(a_book(state, "1/s", START - back + SECOND), 1, second.slot, second.edition, HOUR)
         assert (asked.slot, asked.wait, asked.rebuilt) == (second.slot, 0, False)
 
-    def test_nobody_waits_either_once_it_is_right_again(self):
+    def test_calls_made_while_the_clock_was_ahead_delay_no_call_once_it_is_right(self):
         """It was ahead, and calls were made meanwhile."""
         state = State()
         for moment in (START, START + HOUR, START + HOUR + SECOND):

@@ -219,7 +219,7 @@ def test_a_crowd_of_threads_leaves_few_connections(
     eventually(lambda: proxy.open <= 2 * MAX_IDLE)  # of each kind
 
 
-def test_what_nobody_has_needed_for_long_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_connections_that_are_idle_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     idle: Idle[str] = Idle(closed.append)
     for one in "abc":

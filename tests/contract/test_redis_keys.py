@@ -122,7 +122,7 @@ def test_persist_by_hand_is_seen_and_can_be_released(store: redis.Redis, name: s
     assert not store.exists(key)
 
 
-def test_a_queue_of_the_dead_holds_nobody_back(store: redis.Redis, name: str) -> None:
+def test_queue_entries_of_dead_processes_are_skipped(store: redis.Redis, name: str) -> None:
     """Gold standard 8.28: places left by processes that died are skipped, whoever comes first: by the release, or by
     who finds that the holder died."""
     entries = {f"{index:032d} task_lock#wake:nobody{index} 3000 3600000 {{}}": index for index in range(50)}

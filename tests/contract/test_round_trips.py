@@ -72,7 +72,7 @@ def test_waiting_for_a_free_lock_costs_no_more(known: Proxy, name: str, way: str
 
 @pytest.mark.parametrize("lease", [60, None], ids=["lease", "no lease"])
 @pytest.mark.parametrize("way", ["thread", "coroutine"])
-def test_whoever_waits_again_is_handed_the_lock_in_one_trip(
+def test_a_process_that_waits_again_gets_the_lock_in_one_round_trip(
     known: Proxy, stranger: RedisBackend, store: redis.Redis, name: str, way: str, lease: int | None
 ) -> None:
     """And gives it back in another: the first time one has to listen, the next time it does already."""

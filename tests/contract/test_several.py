@@ -252,7 +252,7 @@ class TestWaiting:
         assert held(backend) == [mine.token] * 3
 
     @waking
-    def test_nobody_holds_one_who_waits_for_another(self, backend):
+    def test_a_waiter_for_several_names_holds_none_of_them(self, backend):
         """What is handed over while another is busy goes on to the next in line."""
         first, last = an_ask("a"), an_ask("c")
         granted(backend.acquire(first))
@@ -271,7 +271,7 @@ class TestWaiting:
         granted(result())
 
     @waking
-    def test_whoever_leaves_has_no_place_and_nothing(self, backend):
+    def test_a_waiter_that_leaves_has_no_queue_entry_and_no_lock(self, backend):
         first = an_ask("b")
         granted(backend.acquire(first))
         with backend.several.waiter(ask()) as waiter:

@@ -71,7 +71,7 @@ def test_it_changed_hands_between_looking_and_releasing(operator: Client, take) 
     assert not get_backend().get("a").asked
 
 
-def test_there_is_nobody_to_ask(operator: Client) -> None:
+def test_a_lock_with_a_foreign_value_cannot_be_asked_for(operator: Client) -> None:
     """A value that was put there by other means has no holder of ours."""
     with raw_redis() as client:
         client.set("task_lock:a", "worker-3")
@@ -83,7 +83,7 @@ def test_there_is_nobody_to_ask(operator: Client) -> None:
 
 
 @pytest.mark.parametrize("data", [{}, {"fingerprint": ""}, {"fingerprint": "0" * 12}])
-def test_without_the_fingerprint_nobody_is_released(operator: Client, take, data: dict[str, str]) -> None:
+def test_without_the_fingerprint_no_lock_is_released(operator: Client, take, data: dict[str, str]) -> None:
     """A form that was built by hand must not mean "whoever has it"."""
     take("a")
     acts_on(operator, "a", **data)

@@ -239,7 +239,7 @@ class TestPages:
         answer = actor.post(PAGES["reset"].replace(LIST, ours), WELL_FORMED)
         assert answer["Location"] == PAGES["page"].replace(LIST, ours)
 
-    def test_nobody_knows_it(self, actor: Client) -> None:
+    def test_an_unknown_limiter_has_no_page_and_no_actions(self, actor: Client) -> None:
         assert "No rate limit of this name is known" in words(actor.get(PAGES["free"]).text)
         for page in ("reset", "limit", "release"):
             assert 'id="tasklock-free"' in actor.get(page_of("nobody knows it", page)).text

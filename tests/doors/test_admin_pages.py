@@ -396,7 +396,7 @@ CASES = ["live", "expiring", "unending", "orphaned", "by hand", "asked", "parked
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_a_page_says_why(operator: Client, take, settings: Any, case: str) -> None:
+def test_the_page_of_a_lock_explains_its_state(operator: Client, take, settings: Any, case: str) -> None:
     """Gold standard 8.46: for every class of state there is a sentence, beside the word for the state."""
     with redis.Redis.from_url(settings.TASKLOCK["LOCATION"]) as by_hand:
         if case == "by hand":

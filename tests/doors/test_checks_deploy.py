@@ -142,7 +142,7 @@ class TestRedis:
         running.config_set("maxmemory", 1)
         found()
 
-    def test_w010_nobody_answers(self, redis_server, running):
+    def test_w010_an_unreachable_redis(self, redis_server, running):
         redis_server.stop()
         (message,) = found("W010")
         assert not message.is_serious()
@@ -168,7 +168,7 @@ class TestRedis:
         assert not Server("unstable").older_than(6, 2)
         assert not Server("").older_than(6, 2)
 
-    def test_an_ordinary_check_asks_nobody(self, running):
+    def test_a_check_without_deploy_makes_no_connection(self, running):
         before = running.info("stats")["total_connections_received"]
         running.config_set("maxmemory-policy", "allkeys-lru")
         assert run_checks(tags=[TAG]) == []

@@ -87,7 +87,7 @@ def test_an_empty_list() -> None:
     assert told_json() == {"total": 0, "locks": []}
 
 
-def test_it_explains_one() -> None:
+def test_the_command_explains_the_state_of_one_lock() -> None:
     """gold standard 8.46: why it is blocked."""
     name, row = a_guarded_lock()
     assert TaskLock(name).acquire(blocking=False) is False

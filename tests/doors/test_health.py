@@ -390,7 +390,7 @@ class TestInstances:
 
 
 class TestProbe:
-    def test_who_comes_while_it_is_asked_gets_the_same_answer(self):
+    def test_concurrent_requests_share_one_probe(self):
         go_on, asked = threading.Event(), []
         probe = Probe(lambda: (asked.append(1), go_on.wait(30)), "test")
         answers = [probe.start() for _ in range(5)]

@@ -137,7 +137,9 @@ class TestChecks:
         app.conf.broker_transport_options = {"visibility_timeout": 30}
         assert check_message_lease() == []
 
-    def test_who_does_not_renew(self, app: Celery, settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_w020_names_the_workers_that_do_not_renew(
+        self, app: Celery, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         lease(settings, 60)
         leave(app, "new@host")
         leave(app, "dead@host", until=time.time() - 10)
@@ -147,7 +149,7 @@ class TestChecks:
         assert warning.id == "tasklock.W020"
         assert "dead@host, old@host." in warning.msg
 
-    def test_who_was_late(self, app: Celery, settings: Any) -> None:
+    def test_w022_names_the_live_workers_that_renewed_late(self, app: Celery, settings: Any) -> None:
         lease(settings, 60)
         leave(app, "slow@host", late=41.5)
         leave(app, "dead@host", late=41.5, until=time.time() - 10)

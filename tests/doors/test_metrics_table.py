@@ -237,7 +237,7 @@ class TestView:
         assert b"tasklock_held" not in answer.content
         assert b"tasklock_parked 0.0" in answer.content, "those are in the database"
 
-    def test_nobody_else(self, client):
+    def test_other_requests_are_refused(self, client):
         assert client.get("/").status_code == 401
         assert client.get("/", headers={"Authorization": "Api-Key wrong"}).status_code == 401
         assert client.get("/", headers={"X-API-Key": "another"}).status_code == 403

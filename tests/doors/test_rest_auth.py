@@ -226,7 +226,7 @@ class TestClosed:
         rest(API_KEYS={})
         assert Api().get(url(name))["WWW-Authenticate"] == 'Basic realm="api"'
 
-    def test_a_backend_that_gives_nobody_everything(self, rest, monkeypatch, name):
+    def test_permissions_of_anonymous_users_do_not_count(self, rest, monkeypatch, name):
         monkeypatch.setattr(AnonymousUser, "has_perm", lambda self, perm, obj=None: True)
         assert self.statuses(Api(), name) == [401] * 4
 
@@ -382,7 +382,7 @@ class TestThrottling:
         assert answers == [404] * 120 + [429]
         assert client.get(PREFIX + "locks").status_code == 200
 
-    def test_who_is_refused_does_not_use_up_anything(self, rest, settings, name):
+    def test_refused_requests_do_not_use_up_the_quota(self, rest, settings, name):
         self.rates(settings, tasklock_view="1/hour")
         for _ in range(3):
             assert Api().get(PREFIX + "locks").status_code == 401

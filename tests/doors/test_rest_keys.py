@@ -171,7 +171,7 @@ class TestWrongKeys:
         assert sorted(answers) == [401] * WRONG_KEYS + [429] * (80 - WRONG_KEYS)
 
     @pytest.mark.parametrize("backend", ["redis.RedisCache", "dummy.DummyCache"])
-    def test_a_cache_that_counts_nothing_slows_nobody(self, settings, caplog, backend):
+    def test_without_a_working_cache_wrong_keys_are_not_throttled(self, settings, caplog, backend):
         cache = {"BACKEND": f"django.core.cache.backends.{backend}", "LOCATION": "redis://127.0.0.1:1/0"}
         settings.CACHES = {"default": cache}
         with caplog.at_level(logging.WARNING, "django_tasklock"):

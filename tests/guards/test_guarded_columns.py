@@ -148,7 +148,7 @@ class TestFixtures:
         with pytest.raises(StaleClaim):
             stale.update(progress=1)
 
-    def test_of_a_row_that_is_gone_takes_it_from_whoever_had_it(self):
+    def test_a_fixture_of_a_deleted_row_revokes_the_earlier_claim(self):
         video = Video.objects.create(progress=3)
         stale = take(video)
         dumped = self.dumped(video)

@@ -134,7 +134,7 @@ class TestPermits:
             assert 3500 < error.time_left <= 3600
             run(limiter.release)
 
-    def test_a_permit_is_its_owners_and_released_twice_gives_nobody_elses_back(self, store):
+    def test_releasing_a_permit_twice_does_not_release_the_permit_of_another_owner(self, store):
         """Gold standard 8.4: one object shared by many threads, each of which may only release its own."""
         limiter = ConcurrencyLimiter("transcode", 2)
         with elsewhere() as one, elsewhere() as two, elsewhere() as three:

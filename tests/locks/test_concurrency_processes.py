@@ -95,7 +95,7 @@ class TestDeath:
         dies.kill()
         assert waits.done(3 + SLACK) is True
 
-    def test_a_dead_waiter_holds_nobody_up(self, crew, name):
+    def test_a_dead_waiter_does_not_delay_the_next_one(self, crew, name):
         """Gold standard 8.28."""
         limiter = ConcurrencyLimiter(name, 1)
         first, second = crew.hire_many(2, f"{HIRED}\nmine = ConcurrencyLimiter({name!r}, 1)")
@@ -109,7 +109,7 @@ class TestDeath:
         assert second.done() is True
         assert time.monotonic() - began < 2
 
-    def test_a_dead_waiter_with_a_lower_limit_holds_nobody_up_either(self, crew, name):
+    def test_a_dead_waiter_with_a_lower_limit_does_not_delay_the_next_one(self, crew, name):
         """Its turn would not have come yet, so nothing is sent to it that would show that it is dead."""
         permits = get_backend().permits
         taken = a_request(name, 2)
@@ -247,7 +247,7 @@ class TestStoreTrouble:
         with pytest.raises(TaskLockError, match="on_unavailable must be"):
             ConcurrencyLimiter(name, 1, on_unavailable="wait")
 
-    def test_who_ran_without_a_permit_has_one_once_the_store_answers(self, proxy, name, stranger):
+    def test_a_body_that_ran_without_a_permit_gets_one_once_the_store_answers(self, proxy, name, stranger):
         proxy.refuse()
         limiter = ConcurrencyLimiter(name, 2, on_unavailable="run")
         assert limiter.acquire()

@@ -134,7 +134,7 @@ class TestBusy:
         assert get_backend().get("video:1").token == busy
 
     @pytest.mark.parametrize(("raise_on_fail", "action"), [(True, "raise"), (False, "skip")])
-    def test_is_told(self, busy, raise_on_fail, action, caplog):
+    def test_a_busy_lock_is_logged_and_signalled(self, busy, raise_on_fail, action, caplog):
         with Received(signals.lock_conflict) as received, caplog.at_level(logging.INFO, "django_tasklock"):
             try:
                 with task_lock_context("video:1", raise_on_fail):
@@ -247,7 +247,7 @@ class TestOnce:
         asyncio.run(main())
 
 
-def test_who_took_a_lock_that_another_thread_released_keeps_nothing_of_it(settings):
+def test_a_lock_that_another_thread_released_is_removed_from_its_owner(settings):
     """Gold standard 8.41. Else a thread that takes and never releases grows without bound."""
     for _ in in_store("memory", settings):
         locks = [TaskLock(f"video:{number}") for number in range(50)]

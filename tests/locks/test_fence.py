@@ -181,7 +181,7 @@ def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name:
 
 
 @TWINS
-def test_a_stale_holder_is_told_its_own(
+def test_a_stale_holder_keeps_its_own_fence(
     server: RedisServer, private: redis.Redis, another: Any, name: str, way: str
 ) -> None:
     """Gold standard 8.39: after the take-over the old holder's number is still the old one."""

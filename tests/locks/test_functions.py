@@ -169,7 +169,7 @@ class TestTakingAndReleasing:
                 assert acquire_task_lock("video:1")
                 assert sorted(threads.map(release, range(4))) == [False, False, False, True]
 
-    def test_who_takes_it_while_another_thread_releases_can_release_it(self, store, monkeypatch):
+    def test_a_lock_acquired_while_another_thread_releases_the_old_one_can_be_released(self, store, monkeypatch):
         """The release of the old lock must not make the process forget the new one."""
         assert acquire_task_lock("video:1")
         free = get_backend().release_held
@@ -384,7 +384,7 @@ class TestMemory:
 
 
 class TestAsking:
-    def test_nobody_has_it(self, store):
+    def test_a_free_lock_has_no_holder_and_no_ttl(self, store):
         assert is_task_locked("video:1") is False
         assert get_lock_holder("video:1") is None
         assert get_lock_ttl("video:1") is None
@@ -393,7 +393,7 @@ class TestAsking:
         assert force_release_task_lock("video:1") is False
         assert stored(store) == 0
 
-    def test_somebody_has_it(self, store):
+    def test_a_held_lock_has_holder_ttl_and_info(self, store):
         assert acquire_task_lock("video:1", 100)
         assert is_task_locked("video:1") is True
         assert str(os.getpid()) in get_lock_holder("video:1")

@@ -311,7 +311,7 @@ def test_a_lock_that_the_store_has_lost_is_told_once(store: Store, name: str, ho
     assert len(received) == 1
 
 
-def test_at_its_timeout_a_lock_ends_and_that_is_told_once(store: Store, name: str) -> None:
+def test_a_lock_ends_at_its_timeout_and_reports_that_once(store: Store, name: str) -> None:
     """Gold standard 8.10."""
     told = Told(name, lease=3, timeout=3.5)
     with Received(signals.lock_lost) as received:
@@ -397,7 +397,7 @@ def test_a_server_that_is_stopped(configure: Any, redis_server: RedisServer, nam
     told.lock.release()
 
 
-def test_who_is_told_may_block_without_delaying_other_leases(store: Store, name: str) -> None:
+def test_a_blocking_on_lost_does_not_delay_other_leases(store: Store, name: str) -> None:
     """And a listener that fails keeps nobody from being told."""
     blocked, unblock = threading.Event(), threading.Event()
 

@@ -112,7 +112,7 @@ class TestKnown:
 
 class TestForked:
     @pytest.mark.parametrize("task", [None, Task("videos.convert", "1", 0), Task("videos.convert", "1", 2)], ids=str)
-    def test_a_child_is_somebody_else(self, task):
+    def test_a_forked_child_is_another_holder(self, task):
         mine = read(holder_json(task))
         child = read(forked(lambda: holder_json(task)))
         assert (child.task, child.task_id) == (mine.task, mine.task_id)

@@ -55,7 +55,7 @@ def test_it_is_a_lock_like_any_other_once_the_store_is_back(
     assert not store.exists(f"task_lock:{name}")
 
 
-def test_who_has_it_by_then_keeps_it_and_the_body_s_is_lost(
+def test_if_another_holder_has_the_lock_after_the_outage_the_body_loses_it(
     down: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, warnings_logged: Any
 ) -> None:
     reasons: list[str] = []

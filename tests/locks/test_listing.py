@@ -51,7 +51,7 @@ def test_one_that_was_never_looked_at_can_be_sent_elsewhere(settings: Any, name:
         assert info.fence == lock.fence
 
 
-def test_that_somebody_asks_for_it_may_be_the_first_that_is_looked_at(settings: Any, name: str) -> None:
+def test_the_request_of_an_operator_can_be_the_first_field_that_is_read(settings: Any, name: str) -> None:
     settings.TASKLOCK = setting("redis")
     with TaskLock(name) as lock:
         assert get_backend().ask_release(name, lock.token)

@@ -64,7 +64,7 @@ class TestTickets:
 
 
 class TestTheLine:
-    def test_who_drew_before_is_expected_until_it_arrives(self, keeper):
+    def test_an_earlier_number_is_expected_until_its_message_arrives(self, keeper):
         first, second = keeper.next_number(NAME, "a"), keeper.next_number(NAME, "b")
         assert keeper.count_before(NAME, first) == 0
         assert keeper.count_before(NAME, second) == 1
@@ -76,7 +76,7 @@ class TestTheLine:
         keeper.next_number("video:1", "a")
         assert keeper.count_before(NAME, keeper.next_number(NAME, "b")) == 0
 
-    def test_who_does_not_come_is_forgotten(self, keeper):
+    def test_a_message_that_does_not_arrive_can_be_forgotten(self, keeper):
         keeper.next_number(NAME, "lost")
         mine = keeper.next_number(NAME, "b")
         later = keeper.next_number(NAME, "c")
@@ -122,7 +122,7 @@ class TestTheLine:
 
 
 class TestTheNewest:
-    def test_an_older_one_is_told(self, keeper):
+    def test_an_older_number_is_not_recorded_as_the_newest(self, keeper):
         first, second = keeper.next_number(), keeper.next_number()
         assert keeper.record_newest(NAME, second) is True
         assert keeper.record_newest(NAME, second) is True, "it may come again"

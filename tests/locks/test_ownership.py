@@ -69,7 +69,7 @@ class TestWhoWasRefused:
             assert other.submit(lambda: lock.held).result(20)
             assert other.submit(lock.release).result(20) is Released.RELEASED
 
-    def test_who_never_asked_may_be_handed_it(self, store):
+    def test_a_thread_that_never_acquired_may_release_the_lock_of_a_shared_object(self, store):
         lock = TaskLock("video:1")
         assert lock.acquire()
         with ThreadPoolExecutor(1) as other:
@@ -144,7 +144,7 @@ class TestWhoWasRefused:
         assert outer.release() is Released.RELEASED
         assert not is_task_locked("video:1")
 
-    def test_who_lost_it_does_not_release_what_was_taken_after_that(self, store):
+    def test_a_lost_lock_does_not_release_a_later_one_of_the_same_thread(self, store):
         lost, later = TaskLock("video:1"), TaskLock("video:1")
         assert lost.acquire()
         assert get_backend().remove("video:1") is not None
@@ -180,7 +180,7 @@ class TestWhoWasRefused:
             assert outer.release() is Released.RELEASED
             assert outer.info().used == 0
 
-    def test_who_takes_one_while_another_thread_forgets_those_that_ended(self, settings):
+    def test_an_acquisition_is_kept_while_another_thread_removes_ended_owners(self, settings):
         """It was forgotten as well, and could not give its permit back."""
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
         permits, others = get_backend().permits, [Owner() for _ in range(PRUNE)]

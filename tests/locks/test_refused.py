@@ -205,7 +205,7 @@ class TestAnAnswerThatIsNone:
             call(way, TaskLock(name, on_unavailable="run"), "acquire")
 
     @TWINS
-    def test_a_limiter_lets_nobody_through_uncounted(self, proxy: Proxy, name: str, way: str) -> None:
+    def test_a_limiter_raises_if_its_store_refuses(self, proxy: Proxy, name: str, way: str) -> None:
         proxy.say(REFUSES[0])
         with pytest.raises(BackendUnavailable):
             call(way, RateLimiter(name, "10/m", on_unavailable="open"), "acquire")  # type: ignore[arg-type]

@@ -168,7 +168,7 @@ def test_a_wait_longer_than_the_clients_socket_timeout(crew: Crew, store: Store,
 
 
 @TWINS
-def test_who_gives_up_leaves_the_queue(store: Store, name: str, held: TaskLock, way: str) -> None:
+def test_a_waiter_that_times_out_leaves_the_queue(store: Store, name: str, held: TaskLock, way: str) -> None:
     def give_up() -> None:
         lock = TaskLock(name)
         began = time.monotonic()
@@ -184,7 +184,7 @@ def test_who_gives_up_leaves_the_queue(store: Store, name: str, held: TaskLock, 
 
 
 @pytest.mark.parametrize("way", [RedisWaiter, AsyncWaiter])
-def test_who_gives_up_just_as_it_is_its_turn_passes_the_lock_on(
+def test_a_waiter_that_times_out_as_it_is_granted_the_lock_passes_it_on(
     store: Store, name: str, held: TaskLock, way: type[Any], monkeypatch: pytest.MonkeyPatch, crew: Crew
 ) -> None:
     """The release comes after the last look, and before the place is given up."""
@@ -208,7 +208,7 @@ def test_who_gives_up_just_as_it_is_its_turn_passes_the_lock_on(
     assert not store.exists(f"task_lock:{name}")
 
 
-def test_who_is_cancelled_leaves_the_queue(store: Store, name: str, held: TaskLock) -> None:
+def test_a_cancelled_waiter_leaves_the_queue(store: Store, name: str, held: TaskLock) -> None:
     async def cancelled() -> None:
         waiter = asyncio.create_task(TaskLock(name).aacquire(blocking=True))
         await asyncio.to_thread(eventually, lambda: listening(store, name) == 1)
@@ -222,7 +222,7 @@ def test_who_is_cancelled_leaves_the_queue(store: Store, name: str, held: TaskLo
     assert not store.exists(f"task_lock:{name}")
 
 
-def test_who_is_cancelled_with_the_lock_in_the_mail_passes_it_on(
+def test_a_waiter_cancelled_as_it_is_granted_the_lock_passes_it_on(
     store: Store, name: str, held: TaskLock, crew: Crew
 ) -> None:
     """The release has named it before the loop can read that, and the loop learns of the cancellation first."""
@@ -260,7 +260,7 @@ INTERRUPTED = """
 """
 
 
-def test_who_is_interrupted_leaves_the_queue(crew: Crew, store: Store, name: str, held: TaskLock) -> None:
+def test_an_interrupted_waiter_leaves_the_queue(crew: Crew, store: Store, name: str, held: TaskLock) -> None:
     """An exception out of a signal handler, as Celery's soft time limit is one."""
     worker = crew.hire()
     worker.start(INTERRUPTED.format(name=name))
@@ -272,7 +272,7 @@ def test_who_is_interrupted_leaves_the_queue(crew: Crew, store: Store, name: str
     assert not store.exists(f"task_lock:{name}")
 
 
-def test_who_is_interrupted_with_the_lock_in_the_mail_passes_it_on(
+def test_a_waiter_interrupted_as_it_is_granted_the_lock_passes_it_on(
     crew: Crew, store: Store, name: str, held: TaskLock
 ) -> None:
     first, second = crew.hire_many(2)
@@ -558,7 +558,7 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
         assert token_in(store, name) == first.token
 
 
-def test_who_waits_for_permits_and_has_not_looked_for_long_is_passed_over(store: Store, name: str) -> None:
+def test_a_waiter_for_permits_that_has_not_polled_for_long_is_skipped(store: Store, name: str) -> None:
     permits = get_backend().permits
     holder, first, second = (an_ask(name) for _ in range(3))
     granted(permits.acquire(holder))
@@ -603,7 +603,7 @@ def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_
     assert stopped.done() == list(range(8))
 
 
-def test_who_is_cancelled_at_any_moment_is_cancelled(store: Store, name: str, held: TaskLock) -> None:
+def test_a_waiter_can_be_cancelled_at_any_step(store: Store, name: str, held: TaskLock) -> None:
     """Also as a request is being sent: redis-py swallows that on Python 3.11."""
 
     async def cancel(steps: int) -> None:

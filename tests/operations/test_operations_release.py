@@ -255,7 +255,7 @@ class TestPlain:
         assert (result.outcome, result.fenced, bool(result)) == (Outcome.RELEASED, False, True)
         assert not lock.release()
 
-    def test_nobody_has_it(self, store):
+    def test_releasing_a_free_lock_does_nothing(self, store):
         result = release_lock("report:1", by=BY)
         assert (result.outcome, result.before, bool(result)) == (Outcome.NOT_HELD, None, False)
 

@@ -432,7 +432,7 @@ def test_what_cannot_be_meant_is_refused(store: str, wrong: dict[str, Any], says
         swept(**wrong)
 
 
-def test_a_guard_whose_model_is_gone_is_told(store: str) -> None:
+def test_a_guard_whose_model_is_gone_is_reported(store: str) -> None:
     """gold standard 8.45: removed from the code while locks are held."""
     GUARD.register("testapp.Removed")
     hold("video:1", dead_holder(row="testapp.removed:1"))

@@ -256,7 +256,7 @@ def swept_of(report: Any, name: str) -> Any:
 @pytest.mark.database
 @pytest.mark.parametrize("step", [step for step in sweeper.STEPS if step not in ("holding", "before the message")])
 @pytest.mark.parametrize("again", ["requeue", "plain"])
-def test_a_sweep_that_is_killed_holds_nobody_up(celery_site, only, step: str, again: str) -> None:
+def test_a_killed_sweep_is_completed_by_the_next_one(celery_site, only, step: str, again: str) -> None:
     """gold standard 8.16. Whatever it had done, the next sweep does the rest, and no row is left without a message."""
     if again == "plain" and "publishing" in step:
         return  # there is no such step

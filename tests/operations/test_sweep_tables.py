@@ -125,7 +125,7 @@ class TestRelease:
         video.refresh_from_db()
         assert video.status == "imported"
 
-    def test_who_cannot_tell_them_apart_offers_the_states_of_all(self) -> None:
+    def test_a_release_offers_the_states_of_every_possible_owner(self) -> None:
         """They have one name and one column, and claim alike."""
         again = StateGuard(claim_from=["uploading", "failed"], claim_as="processing", done="ready", retry="failed")
         guarded_function(PlainVideo, "video:{video_id}", guard=again)

@@ -84,7 +84,7 @@ def test_no_token_is_told(store: str) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_who_polls_is_not_known(settings: Any) -> None:
+def test_polling_waiters_are_not_listed(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
     take("a", 1)
     assert operations.list_waiters("a") == operations.WaitersPage([], 0, False)

@@ -290,7 +290,7 @@ assert run_checks() == [], run_checks()
     )
     @pytest.mark.slow
     @pytest.mark.parametrize("when", ["before", "after"])
-    def test_whoever_imports_celery_before_or_after_django_is_set_up_has_it_taught(self, how, when):
+    def test_the_celery_host_is_installed_whenever_celery_is_imported(self, how, when):
         lines = [
             f"import {how}",
             "from django.conf import settings; settings.configure(INSTALLED_APPS=['django_tasklock'])",

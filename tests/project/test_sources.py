@@ -231,7 +231,7 @@ class TestRedisCli:
         assert release_task_lock("task_lock:6") is False
         assert acquire_task_lock("task_lock:6")
 
-    def test_who_still_locks_the_old_way_is_kept_out(self, redis):
+    def test_keys_set_by_hand_and_locks_exclude_each_other(self, redis):
         """While a project moves over, old and new workers run side by side."""
         assert acquire_task_lock("task_lock:1")
         assert redis.set("task_lock:1", "worker-2", nx=True, ex=3600) is None

@@ -58,7 +58,7 @@ class TestForget:
         assert release_task_lock("mail") is False
         assert is_task_locked("mail")
 
-    def test_nobody_renews_it(self, settings: Any) -> None:
+    def test_forgotten_locks_are_not_renewed(self, settings: Any) -> None:
         for _ in in_store("memory", settings):
             assert TaskLock("report", lease=0.2).acquire()
             testing.forget()
@@ -174,7 +174,7 @@ class TestLose:
                 testing.lose(lock)
         assert told == ["an outage"]
 
-    def test_who_does_not_hold_it_cannot_lose_it(self, memory: str) -> None:
+    def test_losing_a_lock_that_is_not_held_raises(self, memory: str) -> None:
         with pytest.raises(TaskLockError, match="limiter 'transcode' is not held"):
             testing.lose(ConcurrencyLimiter("transcode", 1))
 

@@ -177,7 +177,7 @@ class TestLosing:
         assert not is_task_locked("report")
         assert release_task_lock("report") is False
 
-    def test_who_is_not_here_cannot_lose_it(self, memory: str) -> None:
+    def test_a_lock_that_this_process_does_not_hold_cannot_be_lost(self, memory: str) -> None:
         for make in (lambda: None, lambda: testing.lock_held("report")):
             make()
             with pytest.raises(TaskLockError, match="this process does not hold lock 'report'"):
@@ -227,14 +227,14 @@ class TestKilling:
         testing.assert_not_locked("a")
         testing.assert_locked("b")
 
-    def test_of_somebody_else(self, memory: str) -> None:
+    def test_a_simulated_holder_can_be_killed_by_name(self, memory: str) -> None:
         holder = testing.lock_held("report", lease=60)
         testing.kill_holder("report")
         testing.advance(60)
         testing.assert_not_locked("report")
         assert holder.name == "report"
 
-    def test_where_there_is_nobody(self, memory: str) -> None:
+    def test_killing_the_holder_of_a_free_lock_raises(self, memory: str) -> None:
         with pytest.raises(TaskLockError, match="neither this process nor"):
             testing.kill_holder("report")
 
@@ -285,7 +285,7 @@ class TestOvertaking:
         with pytest.raises(StaleClaim):
             model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)(lambda pk: testing.overtake())(video.pk)
 
-    def test_where_nobody_can_tell(self, memory: str) -> None:
+    def test_overtaking_a_row_without_token_columns_raises(self, memory: str) -> None:
         video = PlainVideo.objects.create(status="new")
         with pytest.raises(TaskLockError, match="derive its model from GuardedModel"):
             model_lock(PlainVideo, "video:{pk}", pk="pk", guard=GUARD)(lambda pk: testing.overtake())(video.pk)
@@ -369,7 +369,7 @@ class TestStoreDown:
             testing.assert_locked("report")
         testing.assert_not_locked("report")
 
-    def test_who_waits_hears_of_it(self, memory: str) -> None:
+    def test_a_waiter_fails_when_the_store_goes_down(self, memory: str) -> None:
         testing.lock_held("report")
         told: list[Exception] = []
 
@@ -403,7 +403,7 @@ class TestOff:
         with testing.locks_off():
             yield
 
-    def test_nobody_is_in_anybodys_way(self) -> None:
+    def test_every_caller_is_granted_the_lock(self) -> None:
         fences: list[int] = []
 
         def other() -> None:

@@ -205,7 +205,7 @@ class TestWaiting:
 
 
 class TestPushback:
-    def test_stops_everybody_and_keeps_the_order(self):
+    def test_a_pushback_pauses_all_callers_and_keeps_their_order(self):
         limiter, order = RateLimiter("api", "1/0.1s", margin=0.5), []  # or who is late books again, behind the other
         began = time.monotonic()
         limiter.acquire()
@@ -323,7 +323,7 @@ class TestTenants:
         with pytest.raises(TaskLockError, match="no quota for tenants"):
             RateLimiter("api", "10/h").tenant("acme")
 
-    def test_a_distant_reservation_of_one_holds_nobody_up(self):
+    def test_a_distant_reservation_of_one_tenant_does_not_delay_others(self):
         limiter = RateLimiter("api", "10/h", tenants="1/h", max_wait=10_000)
         limiter.tenant("acme").acquire()
         assert limiter.tenant("acme").reserve().wait > 3000
@@ -600,7 +600,7 @@ class TestSignals:
 
 
 @TWINS
-def test_who_does_not_wait_is_no_line_in_the_log(way, caplog):
+def test_a_refused_try_acquire_is_logged_at_debug_only(way, caplog):
     """``try_acquire`` in a loop would write one each time; who may wait, and cannot, is told as ever."""
     limiter = RateLimiter("api", "1/h")
     assert call(way, limiter, "try_acquire")

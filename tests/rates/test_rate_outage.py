@@ -115,7 +115,7 @@ class TestGrace:
 
 
 class TestSleepers:
-    def test_an_outage_met_on_waking(self, proxy, name):
+    def test_a_waiter_that_wakes_during_an_outage(self, proxy, name):
         limiter = RateLimiter(name, "1/1.1s")
         limiter.acquire()
         ended: list[object] = []
@@ -176,7 +176,7 @@ class TestRestart:
                     server.start()
         assert most_within(calls, 0.4) <= 10
 
-    def test_who_slept_through_it_books_again(self, configure, name, monkeypatch):
+    def test_a_waiter_that_slept_during_a_restart_books_again(self, configure, name, monkeypatch):
         monkeypatch.setattr("django_tasklock.rates.slot_wait.CONFIRM_AFTER", 0.1)
         with RedisServer() as server:
             configure(LOCATION=server.url)

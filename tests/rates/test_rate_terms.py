@@ -90,7 +90,7 @@ def test_a_reservation_that_does_not_fit_any_more_is_refused(at):
 
 @TWINS
 @pytest.mark.parametrize("store", ["memory"], indirect=True)
-def test_who_waits_says_its_terms_as_well(way, at, monkeypatch):
+def test_a_waiting_process_sends_its_terms_too(way, at, monkeypatch):
     """Else all who wait behind an old backlog would be silent until its end."""
     monkeypatch.setattr(slot_wait, "LONGEST_SLEEP", 0.05)
     monkeypatch.setattr(limit_terms, "VOTE_EVERY_IF_DIFFERENT", 0.0)
@@ -155,7 +155,7 @@ def test_two_threads_that_are_the_first_agree_on_one(monkeypatch):
 @TWINS
 @pytest.mark.parametrize("stray", [["1/h"], ["1000/m", "1/h"], ["2/m"]])
 class TestStray:
-    def test_it_stops_nobody_and_is_told(self, way, stray, at, caplog):
+    def test_a_stray_lower_limit_delays_no_call_and_is_logged(self, way, stray, at, caplog):
         fleet(at, "1000/m")
         at("stray")
         limiter = RateLimiter("api", *stray)
@@ -168,7 +168,7 @@ class TestStray:
         at("one")
         assert call(way, RateLimiter("api", "1000/m"), "reserve").wait < 0.001
 
-    def test_whoever_came_first(self, way, stray, at):
+    def test_terms_of_a_stray_process_that_came_first_are_outvoted(self, way, stray, at):
         """It has the limiter to itself until more processes have other terms."""
         at("stray")
         for _ in range(5):

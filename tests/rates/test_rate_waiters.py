@@ -134,7 +134,7 @@ def test_a_long_sleep_is_confirmed_once_for_all_in_the_process(known, name):
     assert 80 < len(sent) <= 80 + 10
 
 
-def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
+def test_threads_of_one_process_share_the_answer_to_one_request(known, name, monkeypatch):
     """From a server far away, too: while the first waits for its answer the others wait for the first."""
     monkeypatch.setattr("django_tasklock.rates.slot_wait.CONFIRM_AFTER", 0.1)
     limiter = RateLimiter(name, "40/0.1s", margin=0.6)
@@ -146,7 +146,7 @@ def test_threads_take_the_word_of_the_first_as_well(known, name, monkeypatch):
     assert 1 <= len(sent) <= 10
 
 
-def test_who_wakes_late_takes_the_slot_of_the_next_of_its_process(monkeypatch):
+def test_a_caller_that_wakes_late_takes_the_next_slot_of_its_process(monkeypatch):
     """And keeps its rank; who comes last of them has the one that was missed, and asks for another."""
     pool, now = SlotPool(), 2.2
     monkeypatch.setattr("django_tasklock.rates.slots.monotonic", lambda: now)
@@ -291,7 +291,7 @@ def test_memory_is_bounded(name, store):
     assert name in get_backend().rates.names()
 
 
-def test_who_sleeps_learns_of_a_stop_by_another_process(crew, name):
+def test_a_sleeping_caller_waits_for_the_end_of_a_pause_by_another_process(crew, name):
     """It asks on waking: after more than a second usually, here always, or it would have to sleep for that long."""
     limiter = RateLimiter(name, "1/s")
     [worker] = callers(crew, 1)

@@ -203,7 +203,7 @@ class TestSettings:
         with pytest.raises(ImproperlyConfigured, match="RATE_LIMITS.* must be a dict, not str"):
             get_settings()
 
-    def test_a_limit_that_is_wrong_stops_who_uses_it_and_nobody_else(self, settings):
+    def test_an_invalid_limit_fails_only_for_its_own_name(self, settings):
         settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {"tavily": "often", "mail": "5/s"}}
         with pytest.raises(TaskLockError, match="rate limit 'tavily': 'often' is no rate"):
             RateLimiter("tavily")
