@@ -438,8 +438,13 @@ STARVED = """
         began = time.monotonic()
         sum(range(number))
         took = time.monotonic() - began
-    lock = TaskLock({name!r}, lease=0.5)
-    assert lock.acquire()
+    lock = TaskLock({name!r}, lease=1)
+    def acquired():
+        try:
+            return lock.acquire()
+        except BackendUnavailable:  # the answer took longer than the lease
+            return False
+    eventually(acquired)
     number = int(number * {seconds} / took)
     hog = lambda: (sum(range(number)), lock.lost)
 """
@@ -449,16 +454,16 @@ def test_a_body_that_keeps_the_interpreter_to_itself_loses_the_lock_and_sees_tha
     crew: Crew, store: Store, name: str
 ) -> None:
     """Gold standard 8.11. One C call, so that no other thread runs, for longer than the lease."""
-    worker = crew.hire(STARVED.format(name=name, seconds=2.0))
+    worker = crew.hire(STARVED.format(name=name, seconds=3.0))
     _, lost = worker.do("hog()")
     assert lost is True
     assert not store.exists(f"task_lock:{name}")
+    worker.do("eventually(lambda: any('is lost' in line for line in lines))")
     with pytest.raises(LockLost, match="could not be renewed in time"):
-        worker.do("lock.ensure_held()")
-    worker.do("eventually(lambda: len(lines) == 2)")
-    late, told = worker.do("lines")
-    assert "s late for 1 leases, that of" in late
-    assert name in late
+        worker.do("lock.ensure_held()")  # after the heartbeat, which would know no lease that was late
+    *late, told = worker.do("lines")  # on a busy machine it was late before that, too
+    assert "s late for 1 leases, that of" in late[-1]
+    assert name in late[-1]
     assert "is lost while its holder runs: it could not be renewed in time" in told
 
 
