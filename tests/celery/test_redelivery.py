@@ -522,6 +522,25 @@ class TestInterruptedAndADuplicateWasDropped:
         assert not parked_messages()
 
 
+@pytest.mark.django_db(transaction=True)
+def test_what_succeeded_does_not_wait_behind_others():
+    """Its publisher did not know the task: its place is that of its arrival, behind what waits by now."""
+    with once_app() as app:
+        body = task_lock("a", on_conflict="queue")(lambda *args: app.body(*args))
+        task = app.task(body, base=Task, acks_late=True)
+        first = app.app.send_task(task.name, ("first",))
+        message = app.take()
+        assert app.run(message) == ("SUCCESS", "ran")
+        second = app.app.send_task(task.name, ("second",))
+        with TaskLock("a"):
+            assert elsewhere(app.run)[0] == "IGNORED"
+        assert app.run(message, delivery_info={"redelivered": True})[0] == "IGNORED"
+        [waiting] = parked_messages()
+        assert waiting.task_id == second.id
+        assert get_backend().expects("a", waiting.number + 60_000_000) == 1  # only that one, however late another comes
+        assert app.app.AsyncResult(first.id).state == "SUCCESS"
+
+
 class TestRetry:
     """Celery's own retry of mine."""
 

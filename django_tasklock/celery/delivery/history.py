@@ -151,6 +151,8 @@ class History:
             time.sleep(0.05)
         if reason:
             self.remove_row()
+            if self.entry.on_conflict == "queue":  # it may have drawn a number on arrival, for which others would wait
+                order.leave(self.entry.name, self.message.id)
             self.discard(reason)
 
     def discard(self, reason: str) -> NoReturn:

@@ -36,6 +36,7 @@ class Line:
         """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one superseded it."""
         if self.on_conflict == "queue":
             if not self.is_first():
+                self.history.discard_if_done()
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
