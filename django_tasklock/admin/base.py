@@ -73,7 +73,7 @@ def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False)
 
 
 class Page(NamedTuple):
-    """A page that ModelAdmin does not have. ``render(admin, request)`` also gets the name in the route, if there is one.
+    """A page that ModelAdmin does not have. ``render(admin, request)`` is also given the name in the route, if any.
 
     ``methods``, ``release``: see ``check_access``.
     """
