@@ -42,7 +42,7 @@ READ_ONLY = ("GET", "HEAD")
 READ_AND_POST = ("GET", "HEAD", "POST")
 """Methods of a view whose POST acts."""
 _View = TypeVar("_View", bound=Callable[..., HttpResponseBase])
-_Found = TypeVar("_Found")
+_T = TypeVar("_T")
 _DIGITS = 9
 
 
@@ -55,9 +55,9 @@ def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False)
 
     def decorate(view: _View) -> _View:
         @wraps(view)
-        def guarded(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            may = admin.has_release_permission(request) if release else admin.has_view_permission(request)
-            if not may:
+        def checked(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            allowed = admin.has_release_permission(request) if release else admin.has_view_permission(request)
+            if not allowed:
                 raise PermissionDenied
             if request.method not in methods:
                 return HttpResponseNotAllowed(methods)
@@ -67,40 +67,40 @@ def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False)
             except BackendUnavailable as error:
                 return admin.store_down(request, error)
 
-        return cast(_View, guarded)
+        return cast(_View, checked)
 
     return decorate
 
 
 class Page(NamedTuple):
-    """A page that ModelAdmin does not have. ``show(admin, request)`` also gets the name in the route, if there is one.
+    """A page that ModelAdmin does not have. ``render(admin, request)`` is also given the name in the route, if any.
 
     ``methods``, ``release``: see ``check_access``.
     """
 
     route: str
     name: str
-    show: Callable[..., HttpResponseBase]
+    render: Callable[..., HttpResponseBase]
     methods: tuple[str, ...] = READ_ONLY
     release: bool = False
 
-    def view_of(self, admin: StoreAdmin) -> Callable[..., HttpResponseBase]:
+    def make_view(self, admin: StoreAdmin) -> Callable[..., HttpResponseBase]:
         """Return the view of this page for an admin."""
 
         @check_access(methods=self.methods, release=self.release)
         def view(admin: StoreAdmin, request: HttpRequest, **route: str | int) -> HttpResponseBase:
-            return self.show(admin, request, *(unquoted(str(part)) for part in route.values()))
+            return self.render(admin, request, *(unquote_name(str(part)) for part in route.values()))
 
         return partial(view, admin)
 
 
-def found_or_404(look: Callable[..., _Found], name: str, *args: Any, **options: Any) -> _Found:
-    """Return ``look(name, ...)``; 404 for an invalid name, or a store that does not support the call.
+def call_or_404(call: Callable[..., _T], name: str, *args: Any, **options: Any) -> _T:
+    """Return ``call(name, ...)``; 404 for an invalid name, or a store that does not support the call.
 
     Raises ``BackendUnavailable``.
     """
     try:
-        return look(name, *args, **options)
+        return call(name, *args, **options)
     except BackendUnavailable:
         raise
     except TaskLockError as error:
@@ -110,21 +110,21 @@ def found_or_404(look: Callable[..., _Found], name: str, *args: Any, **options: 
 # Addresses
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Quote a lock's name as one part of a path, even ``order:1/x``."""
     text: str = quote(name)
     # Browsers resolve "." and ".." as directories, quoted or not. "_2E" never occurs in the output of quote().
     return text.replace(".", "_2E") if name.strip(".") == "" else text
 
 
-def unquoted(text: str) -> str:
-    """Return the name that ``quoted`` encoded."""
+def unquote_name(text: str) -> str:
+    """Return the name that ``quote_name`` encoded."""
     return str(unquote(text.replace("_2E", ".")))
 
 
-def address(site: admin.AdminSite, page: str, name: str | None = None, model: type[Model] = Lock) -> str:
+def page_url(site: admin.AdminSite, page: str, name: str | None = None, model: type[Model] = Lock) -> str:
     """Return the URL of one of our pages on this admin site."""
-    args = () if name is None else (quoted(name),)
+    args = () if name is None else (quote_name(name),)
     return reverse(f"admin:tasklock_{model._meta.model_name}_{page}", args=args, current_app=site.name)
 
 
@@ -133,7 +133,7 @@ class Section(NamedTuple):
 
     label: str
     url: str
-    chosen: bool
+    is_current: bool
 
 
 def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
@@ -148,25 +148,25 @@ def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
     ]
     found = []
     for model, page, label in pages:
-        if may_see(site, request, model):
+        if may_view(site, request, model):
             with suppress(NoReverseMatch):  # a class of the project's own may have other pages
-                url = address(site, page, model=model)
+                url = page_url(site, page, model=model)
                 found.append(Section(capfirst(str(label)), url, url == request.path))
     return found
 
 
-def may_see(site: admin.AdminSite, request: HttpRequest, model: type[Model]) -> bool:
+def may_view(site: admin.AdminSite, request: HttpRequest, model: type[Model]) -> bool:
     """Return whether this admin site has our pages of ``model``, and the user may view them."""
     user: Any = request.user
     return site.is_registered(model) and bool(user.has_perm(f"tasklock.view_{model._meta.model_name}"))
 
 
-def query_string(words: Mapping[str, str]) -> str:
+def query_string(parameters: Mapping[str, str]) -> str:
     """Return a query string without empty values; ``?`` if all are empty."""
-    return "?" + urlencode({key: value for key, value in words.items() if value})
+    return "?" + urlencode({key: value for key, value in parameters.items() if value})
 
 
-def offset(text: str) -> int:
+def parse_offset(text: str) -> int:
     """Return the offset of a page of a list; 0 if it is invalid."""
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
 
@@ -185,7 +185,7 @@ class StoreAdmin(_ModelAdmin):
     refresh_every: ClassVar[int] = 5
     may_act: ClassVar[str]
     own_pages: ClassVar[Sequence[Page]]
-    down: ClassVar[str] = "store_down"
+    store_down_template: ClassVar[str] = "store_down"
     """The template for an unavailable store; with the suffix ``_fragment`` its changing part."""
 
     # Permissions
@@ -229,7 +229,7 @@ class StoreAdmin(_ModelAdmin):
         return [  # with the names that the admin's own links use, and with ours
             page("", "changelist", self.changelist_view),
             page("add/", "add", self.add_view),
-            *(page(one.route, one.name, one.view_of(self)) for one in self.own_pages),
+            *(page(one.route, one.name, one.make_view(self)) for one in self.own_pages),
             page("<path:object_id>/history/", "history", self.history_view),
             page("<path:object_id>/delete/", "delete", self.delete_view),
             page("<path:object_id>/change/", "change", self.change_view),
@@ -246,21 +246,21 @@ class StoreAdmin(_ModelAdmin):
     @check_access()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the page of this name, which shows its history."""
-        return HttpResponseRedirect(self.address("change", unquoted(object_id)) + "#tasklock-history")
+        return HttpResponseRedirect(self.page_url("change", unquote_name(object_id)) + "#tasklock-history")
 
     # Rendering
 
-    def address(self, page: str, name: str | None = None) -> str:
+    def page_url(self, page: str, name: str | None = None) -> str:
         """Return the URL of one of our pages on this admin site."""
-        return address(self.admin_site, page, name, self.model)
+        return page_url(self.admin_site, page, name, self.model)
 
-    def row_address(self, request: HttpRequest) -> Callable[[RowRef], str]:
+    def row_url_getter(self, request: HttpRequest) -> Callable[[RowRef], str]:
         """Return ``f(row)``, the URL of the row's change page; empty if there is none or the user may not view it."""
         seen: dict[RowRef, str] = {}
 
         def of(ref: RowRef) -> str:
             if ref not in seen:
-                seen[ref] = self._row_address(request, ref)
+                seen[ref] = self._row_url(request, ref)
             return seen[ref]
 
         return of
@@ -277,18 +277,18 @@ class StoreAdmin(_ModelAdmin):
         title: str,
         *,
         status: int = 200,
-        trail: tuple[tuple[str, str], ...] = (),
+        breadcrumbs: tuple[tuple[str, str], ...] = (),
         **context: Any,
     ) -> TemplateResponse:
-        """Render a page of the admin. ``trail``: names and URLs of the pages between the list and this one."""
+        """Render a page of the admin. ``breadcrumbs``: names and URLs of the pages between the list and this one."""
         context = {
             **self.admin_site.each_context(request),
             "opts": self.opts,
             "title": title,
             "subtitle": None,
-            "list_url": self.address("changelist"),
+            "list_url": self.page_url("changelist"),
             "list_title": capfirst(str(self.opts.verbose_name_plural)),
-            "trail": trail,
+            "breadcrumbs": breadcrumbs,
             "listed": django.VERSION >= (6, 1),  # since then breadcrumbs are an <ol>
             "sections": sections(self.admin_site, request),
             "may_release": self.has_release_permission(request),
@@ -300,9 +300,9 @@ class StoreAdmin(_ModelAdmin):
     def store_down(self, request: HttpRequest, error: BackendUnavailable) -> HttpResponse:
         """Answer 503. The reason may contain hosts and ports, so it is only logged."""
         logger.warning("the admin cannot show %s: %s", self.opts.verbose_name_plural, error)
-        template = f"{self.down}_fragment" if is_fragment(request) else self.down
-        again = request.get_full_path() if request.method in ("GET", "HEAD") else self.address("changelist")
-        context: dict[str, Any] = {"again": again, "acted": request.method == "POST"}
+        template = f"{self.store_down_template}_fragment" if is_fragment(request) else self.store_down_template
+        retry_url = request.get_full_path() if request.method in ("GET", "HEAD") else self.page_url("changelist")
+        context: dict[str, Any] = {"retry_url": retry_url, "acted": request.method == "POST"}
         response = self.page(request, template, _("The lock store cannot be reached"), status=503, **context)
         response.headers["Retry-After"] = "10"
         return response
@@ -311,7 +311,7 @@ class StoreAdmin(_ModelAdmin):
         user: Any = request.user
         return bool(user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}"))
 
-    def _row_address(self, request: HttpRequest, ref: RowRef) -> str:
+    def _row_url(self, request: HttpRequest, ref: RowRef) -> str:
         try:
             model: Any = apps.get_model(ref.model)
         except (LookupError, ValueError):

@@ -15,12 +15,12 @@ from django.utils.translation import gettext as _
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.types import LockInfo
 
-MOMENT = "Y-m-d H:i:s"
+DATETIME_FORMAT = "Y-m-d H:i:s"
 """The format of times: to the second, in the active time zone."""
-_JOINTS = re.compile(r"([._:/@-])(?=[^._:/@-])")
+_BREAK_POINTS = re.compile(r"([._:/@-])(?=[^._:/@-])")
 
 
-class Fact(NamedTuple):
+class LabeledValue(NamedTuple):
     """A label and a value. ``code``: the value is an identifier, shown in a monospaced font."""
 
     label: str
@@ -28,22 +28,22 @@ class Fact(NamedTuple):
     code: bool = False
 
 
-NONE = "\N{EN DASH}"
+NO_VALUE = "\N{EN DASH}"
 """Shown for a missing or unknown value."""
 
 
-class Bar(NamedTuple):
+class Meter(NamedTuple):
     """The time left of the timeout. Numbers are text, because a template would add separators."""
 
     value: str
-    of: str
+    max: str
     low: str
 
 
-def moment(time: datetime) -> str:
+def format_datetime(time: datetime) -> str:
     """Format a time with ``MOMENT``."""
     local: Any = localtime(time)
-    return str(date_format(local, MOMENT))
+    return str(date_format(local, DATETIME_FORMAT))
 
 
 def time_left(info: LockInfo) -> str:
@@ -53,17 +53,17 @@ def time_left(info: LockInfo) -> str:
     return format_duration(info.time_left) if info.time_left > 0 else _("past its timeout")
 
 
-def bar_of(info: LockInfo) -> Bar | None:
+def meter_of(info: LockInfo) -> Meter | None:
     """Return the bar of the time left until a holder's timeout; ``None`` if there is no timeout, or it has passed."""
     left, whole = int(info.time_left), int(info.held_for + info.time_left)
     if left <= 0 or info.without_timeout:
         return None
-    return Bar(str(left), str(whole), str(whole // 10))
+    return Meter(str(left), str(whole), str(whole // 10))
 
 
-def soft(text: str) -> SafeString:
+def escape_with_breaks(text: str) -> SafeString:
     """Escape an identifier and mark line break opportunities, as it has no spaces."""
-    return mark_safe(_JOINTS.sub(r"\1<wbr>", escape(text)))  # noqa: S308
+    return mark_safe(_BREAK_POINTS.sub(r"\1<wbr>", escape(text)))  # noqa: S308
 
 
 def host_and_pid(holder: str, task: str, task_id: str) -> str:

@@ -12,28 +12,30 @@ from django.utils.translation import gettext, gettext_lazy as _
 from django_tasklock.operations.limits.rates import LONGEST_PAUSE
 from django_tasklock.operations.values import RowSide
 
-REASON = 1000
+MAX_REASON_LENGTH = 1000
 
 
-def _reason(*, required: bool, help_text: Any) -> forms.CharField:
+def _reason_field(*, required: bool, help_text: Any) -> forms.CharField:
     widget = forms.Textarea(attrs={"rows": 2, "class": "tasklock-text"})
-    return forms.CharField(label=_("Reason"), max_length=REASON, required=required, widget=widget, help_text=help_text)
+    return forms.CharField(
+        label=_("Reason"), max_length=MAX_REASON_LENGTH, required=required, widget=widget, help_text=help_text
+    )
 
 
-_KEPT = _("Kept in the history of the lock, with your name.")
+_KEPT_IN_LOCK_HISTORY = _("Kept in the history of the lock, with your name.")
 
 
 class AskForm(forms.Form):
     """The fingerprint of the lease, and the reason."""
 
     fingerprint = forms.CharField(required=False, max_length=64, widget=forms.HiddenInput)
-    reason = _reason(required=False, help_text=_KEPT)
+    reason = _reason_field(required=False, help_text=_KEPT_IN_LOCK_HISTORY)
 
 
 class ReleaseForm(AskForm):
     """An ``AskForm`` with a required reason and, for a guarded row, the state to leave it in."""
 
-    reason = _reason(required=True, help_text=_KEPT)
+    reason = _reason_field(required=True, help_text=_KEPT_IN_LOCK_HISTORY)
 
     def __init__(self, *args: Any, row: RowSide | None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -41,7 +43,7 @@ class ReleaseForm(AskForm):
         if row is None or not row.exists or not row.states:
             return
         self._states = {str(state): state for state in row.states}
-        choices = list(zip(self._states, _labels(row, self._states), strict=True))
+        choices = list(zip(self._states, _state_labels(row, self._states), strict=True))
         self.fields["row_state"] = forms.ChoiceField(
             label=_("State of the row"),
             choices=choices,
@@ -61,13 +63,13 @@ class ReleaseForm(AskForm):
 class SelectedForm(forms.Form):
     """The reason for releasing several locks."""
 
-    reason = _reason(required=True, help_text=_KEPT)
+    reason = _reason_field(required=True, help_text=_KEPT_IN_LOCK_HISTORY)
 
 
 class ParkedForm(forms.Form):
     """The reason for publishing, requeueing or discarding messages."""
 
-    reason = _reason(required=True, help_text=_("Kept in the audit trail, with your name."))
+    reason = _reason_field(required=True, help_text=_("Kept in the audit trail, with your name."))
 
 
 class SweepForm(forms.Form):
@@ -87,13 +89,13 @@ class SweepForm(forms.Form):
     )
 
 
-_KEPT_OF_LIMIT = _("Kept in the history of the limiter, with your name.")
+_KEPT_IN_LIMIT_HISTORY = _("Kept in the history of the limiter, with your name.")
 
 
 class LimitReasonForm(forms.Form):
     """The reason for an action on a limiter."""
 
-    reason = _reason(required=True, help_text=_KEPT_OF_LIMIT)
+    reason = _reason_field(required=True, help_text=_KEPT_IN_LIMIT_HISTORY)
 
 
 class MemberForm(LimitReasonForm):
@@ -139,14 +141,14 @@ class PauseForm(LimitReasonForm):
         return float(self.cleaned_data["minutes"]) * 60
 
 
-def _labels(row: RowSide, states: dict[str, Any]) -> list[str]:
+def _state_labels(row: RowSide, states: dict[str, Any]) -> list[str]:
     try:
         field = apps.get_model(row.ref.model)._meta.get_field(row.field)
-        named = dict(getattr(field, "flatchoices", ()))
+        choices = dict(getattr(field, "flatchoices", ()))
     except (LookupError, ValueError, FieldDoesNotExist):
-        named = {}
+        choices = {}
     labels = []
     for text, state in states.items():
-        label = str(named.get(state, text))
+        label = str(choices.get(state, text))
         labels.append(text if label == text else gettext("%(label)s (%(value)s)") % {"label": label, "value": text})
     return labels

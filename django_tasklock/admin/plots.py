@@ -27,7 +27,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Bars:
+class BarChart:
     """Stacked bars, one for each of ``labels``, with one segment per series, the first at the bottom.
 
     Each bar has a tooltip, and the drawing a label for screen readers (``title``); a table beside it has the numbers.
@@ -36,7 +36,7 @@ class Bars:
     title: str
     labels: Sequence[str]
     series: Sequence[Series]
-    show: Callable[[float], str] = "{:g}".format
+    format_value: Callable[[float], str] = "{:g}".format
     """Formats a value."""
 
     @cached_property
@@ -52,18 +52,19 @@ class Bars:
     @property
     def top_label(self) -> str:
         """The value at the upper edge, as a label."""
-        return self.show(self.top)
+        return self.format_value(self.top)
 
     @property
     def middle_label(self) -> str:
         """The value at half height, as a label."""
-        return self.show(self.top / 2)
+        return self.format_value(self.top / 2)
 
     @cached_property
     def rows(self) -> list[tuple[str, list[str]]]:
         """Return the bars as rows of a table: label and values."""
         return [
-            (label, [self.show(one.values[place]) for one in self.series]) for place, label in enumerate(self.labels)
+            (label, [self.format_value(one.values[index]) for one in self.series])
+            for index, label in enumerate(self.labels)
         ]
 
     @cached_property
@@ -75,27 +76,28 @@ class Bars:
             f'<line class="tasklock-grid" x1="0" x2="{WIDTH}" y1="{y}" y2="{y}" vector-effect="non-scaling-stroke"/>'
             for y in (0, HEIGHT // 2, HEIGHT)
         ]
-        for place, label in enumerate(self.labels):
-            parts.append(f"<g><title>{escape(self._said(place, label))}</title>{self._bar(place)}</g>")
+        for index, label in enumerate(self.labels):
+            parts.append(f"<g><title>{escape(self._tooltip(index, label))}</title>{self._draw_bar(index)}</g>")
         return mark_safe("".join([*parts, "</svg>"]))  # noqa: S308  # texts from outside are escaped
 
-    def _bar(self, place: int) -> str:
-        room = WIDTH / len(self.labels)
-        left, width = place * room + room * GAP / 2, room * (1 - GAP)
-        values = [one.values[place] for one in self.series]
-        whole = f'<rect class="tasklock-bar-room" x="{place * room:.2f}" y="0" width="{room:.2f}" height="{HEIGHT}"/>'
-        drawn = [whole]  # so that the tooltip also shows above the bar
-        for number, (value, reached) in enumerate(zip(values, accumulate(values), strict=True), 1):
+    def _draw_bar(self, index: int) -> str:
+        slot_width = WIDTH / len(self.labels)
+        left, width = index * slot_width + slot_width * GAP / 2, slot_width * (1 - GAP)
+        values = [one.values[index] for one in self.series]
+        box = f'x="{index * slot_width:.2f}" y="0" width="{slot_width:.2f}" height="{HEIGHT}"'
+        background = f'<rect class="tasklock-bar-room" {box}/>'
+        parts = [background]  # so that the tooltip also shows above the bar
+        for number, (value, cumulative) in enumerate(zip(values, accumulate(values), strict=True), 1):
             if value > 0:
-                y, height = HEIGHT * (1 - reached / self.top), HEIGHT * value / self.top
-                drawn.append(
+                y, height = HEIGHT * (1 - cumulative / self.top), HEIGHT * value / self.top
+                parts.append(
                     f'<rect class="tasklock-bar-{number}" x="{left:.2f}" y="{y:.2f}" width="{width:.2f}"'
                     f' height="{height:.2f}"/>'
                 )
-        return "".join(drawn)
+        return "".join(parts)
 
-    def _said(self, place: int, label: str) -> str:
-        values = [f"{one.label} {self.show(one.values[place])}" for one in self.series]
+    def _tooltip(self, index: int, label: str) -> str:
+        values = [f"{one.label} {self.format_value(one.values[index])}" for one in self.series]
         return f"{label}: {', '.join(values)}"
 
 

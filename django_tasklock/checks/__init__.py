@@ -17,7 +17,7 @@ CHECKS = (
     "settings.check_api_keys",
     "store.check_backend",
     "store.check_shared",
-    "limits.check_limits_kept",
+    "limits.check_limits_supported",
     "limits.check_limits",
     "guards.check_guards",
 )

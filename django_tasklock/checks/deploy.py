@@ -18,9 +18,9 @@ from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Grant
 
-OLDEST = (6, 2)
-SAFE = "noeviction"
-PROBE = 10_000  # ms
+OLDEST_VERSION = (6, 2)
+SAFE_POLICY = "noeviction"
+PROBE_LEASE = 10_000  # ms
 
 
 def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -38,20 +38,20 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
             prefix = buckets_of(settings.KEY_PREFIX)[0].prefix
             for url in urls_of(settings.location):
                 with contextlib.suppress(BackendUnavailable):  # another URL reaches the cluster
-                    found += [what for what in _server(url, prefix) if what not in found]
+                    found += [what for what in _check_server(url, prefix) if what not in found]
         elif in_redis(settings, backend):
-            found += _server(settings.location, settings.KEY_PREFIX)
+            found += _check_server(settings.location, settings.KEY_PREFIX)
         elif is_kind(backend, "quorum"):
-            found += _instances(backend)
-        found += _granted(backend)
+            found += _check_instances(backend)
+        found += _check_acquisition(backend)
     except ImproperlyConfigured:
         pass  # reported as E002
     except BackendUnavailable as error:
-        found.append(_refusal(error))
+        found.append(_report_unavailable(error))
     return found
 
 
-def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
+def _report_unavailable(error: BackendUnavailable) -> checks.CheckMessage:
     from django_tasklock.backends.contract.refusals import is_local_fault
 
     if not (error.down or is_local_fault(error)):
@@ -62,28 +62,29 @@ def _refusal(error: BackendUnavailable) -> checks.CheckMessage:
     return checks.Warning(f"The store cannot be reached: {error}", hint=hint, id="tasklock.W010")
 
 
-def _server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
+def _check_server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
     from django_tasklock.backends.redis.server import look
 
     server = look(location, prefix)
-    if server.older_than(*OLDEST):
+    oldest = ".".join(map(str, OLDEST_VERSION))
+    if server.older_than(*OLDEST_VERSION):
         yield checks.Warning(
-            f"The locks' Redis is {server.version}; this package is tried on {'.'.join(map(str, OLDEST))} and later.",
+            f"The locks' Redis is {server.version}; this package is tried on {oldest} and later.",
             hint="Upgrade the server.",
             id="tasklock.W012",
         )
-    if server.policy and server.policy != SAFE:
+    if server.policy and server.policy != SAFE_POLICY:
         yield checks.Warning(
             f"The locks' Redis has maxmemory-policy {server.policy}: when its memory is full it drops locks that are"
             " held, and their tasks run twice.",
-            hint=f"Set maxmemory-policy {SAFE}, or give the locks a server of their own: the policy is the whole"
+            hint=f"Set maxmemory-policy {SAFE_POLICY}, or give the locks a server of their own: the policy is the whole"
             " server's, whatever the database number.",
             id="tasklock.W013",
         )
     if not server.policy or not server.version:
         yield checks.Info(
             "The locks' Redis does not tell this user its version or its maxmemory-policy.",
-            hint=f"Allow the user INFO, or see for yourself: {'.'.join(map(str, OLDEST))} or later, and {SAFE}.",
+            hint=f"Allow the user INFO, or see for yourself: {oldest} or later, and {SAFE_POLICY}.",
             id="tasklock.I001",
         )
     if not server.wakes:
@@ -95,20 +96,20 @@ def _server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
         )
 
 
-def _instances(backend: LockStore) -> Iterator[checks.CheckMessage]:
+def _check_instances(backend: LockStore) -> Iterator[checks.CheckMessage]:
     found = backend.instance_states()
-    silent = [f"{state.place} ({state.error})" for state in found if state.error]
-    if silent:
+    unreachable = [f"{state.place} ({state.error})" for state in found if state.error]
+    if unreachable:
         yield checks.Warning(
-            f"{len(found) - len(silent)} of {len(found)} Redis instances answer, not {' nor '.join(silent)}.",
+            f"{len(found) - len(unreachable)} of {len(found)} Redis instances answer, not {' nor '.join(unreachable)}.",
             hint="Are they up, and can this machine reach them? Locks need a majority of them.",
             id="tasklock.W010",
         )
 
 
-def _granted(backend: LockStore) -> Iterator[checks.CheckMessage]:
+def _check_acquisition(backend: LockStore) -> Iterator[checks.CheckMessage]:
     """Acquire and release a lock, which tests rights, scripts, writability and free memory at once."""
-    request = AcquireRequest(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE, PROBE)
+    request = AcquireRequest(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE_LEASE, PROBE_LEASE)
     try:
         if not isinstance(backend.acquire(request), Grant) or not backend.release(request.name, request.token):
             text = "The store granted a lock and did not know it a moment later."
@@ -131,7 +132,7 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         if connection.vendor == "unknown":  # the project has no database; only some features need one
             continue
         try:
-            missing |= dict.fromkeys(_missing(connection, model), connection.alias)
+            missing |= dict.fromkeys(_find_missing(connection, model), connection.alias)
         except (DatabaseError, OSError) as error:
             if not needed:
                 return []
@@ -144,16 +145,16 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     if not missing:
         return []
     text = f"Missing in the database: {', '.join(sorted(missing))}."
-    run = ", ".join(f"python {migrate_command(alias)}" for alias in sorted(set(missing.values())))
-    return [checks.Warning(text, hint=f"Run: {run}", id="tasklock.W011")]
+    commands = ", ".join(f"python {migrate_command(alias)}" for alias in sorted(set(missing.values())))
+    return [checks.Warning(text, hint=f"Run: {commands}", id="tasklock.W011")]
 
 
-def _missing(connection: Any, model: Any) -> set[str]:
+def _find_missing(connection: Any, model: Any) -> set[str]:
     table = model._meta.db_table
     with connection.cursor() as cursor:
         if table not in connection.introspection.table_names(cursor):
             return {f"table {table}"}
-        there = {column.name for column in connection.introspection.get_table_description(cursor, table)}
+        existing = {column.name for column in connection.introspection.get_table_description(cursor, table)}
     return {
-        f"column {table}.{field.column}" for field in model._meta.local_concrete_fields if field.column not in there
+        f"column {table}.{field.column}" for field in model._meta.local_concrete_fields if field.column not in existing
     }

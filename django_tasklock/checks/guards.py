@@ -17,25 +17,25 @@ from django_tasklock.guards.rows import indexed
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E004: an unusable guard. W003: rows without token. W007: no index for the sweep. W017: failed import."""
-    found: list[checks.CheckMessage] = [*_unknown()]
+    found: list[checks.CheckMessage] = [*_check_imports()]
     reported: set[tuple[str, str]] = set()
-    for named, guard, *_ in registered():
+    for model_or_label, guard, *_ in registered():
         try:
-            model = apps.get_model(named) if isinstance(named, str) else named
+            model = apps.get_model(model_or_label) if isinstance(model_or_label, str) else model_or_label
         except (LookupError, ValueError) as error:
-            text = f"model_lock names {named!r}: {error}"
+            text = f"model_lock names {model_or_label!r}: {error}"
             found.append(checks.Error(text, hint="Use 'app_label.Model'.", id="tasklock.E004"))
             continue
         reasons = unfit(model, guard)
         found += [checks.Error(text, hint=hint or None, obj=model, id="tasklock.E004") for text, hint in reasons]
-        for message in _wanting(model, guard, fits=not reasons):
+        for message in _check_model(model, guard, fits=not reasons):
             if (model._meta.label, message.msg) not in reported:
                 reported.add((model._meta.label, message.msg))
                 found.append(message)
     return found
 
 
-def _unknown() -> Iterator[checks.CheckMessage]:
+def _check_imports() -> Iterator[checks.CheckMessage]:
     from django_tasklock.celery.task_modules import import_task_modules
 
     for problem in import_task_modules():
@@ -47,7 +47,7 @@ def _unknown() -> Iterator[checks.CheckMessage]:
         )
 
 
-def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[checks.CheckMessage]:
+def _check_model(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[checks.CheckMessage]:
     label = model._meta.label
     if not has_token_columns(model):
         yield checks.Warning(
@@ -58,7 +58,7 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
             id="tasklock.W003",
         )
     wanted = TOKEN if has_token_columns(model) else guard.field  # the column by which the sweep finds claimed rows
-    if fits and wanted not in indexed(model).union(_limiting(model)):
+    if fits and wanted not in indexed(model).union(_condition_fields(model)):
         yield checks.Warning(
             f"No index of {label} begins with {wanted!r}: a sweep reads the whole table.",
             hint=f"Add models.Index(fields=[{wanted!r}]) to its Meta.indexes, and migrate.",
@@ -67,18 +67,18 @@ def _wanting(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[c
         )
 
 
-def _limiting(model: type[Model]) -> Iterator[str]:
+def _condition_fields(model: type[Model]) -> Iterator[str]:
     """Yield the fields in the conditions of partial indexes."""
     meta: Any = table_options(model)
     for index in (*meta.indexes, *meta.constraints):
         if hasattr(index, "fields"):  # a CheckConstraint has no fields
-            yield from _names(getattr(index, "condition", None))
+            yield from _fields_in(getattr(index, "condition", None))
 
 
-def _names(condition: object) -> Iterator[str]:
+def _fields_in(condition: object) -> Iterator[str]:
     """Yield the fields in the condition of a partial index."""
     if isinstance(condition, Q):
         for child in condition.children:
-            yield from _names(child)
+            yield from _fields_in(child)
     elif isinstance(condition, tuple):
         yield str(condition[0]).partition(LOOKUP_SEP)[0]

@@ -14,7 +14,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.options import LimitOptions, parse_options
 
 
-def check_limits_kept(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+def check_limits_supported(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E006: rate limits are configured, but the store does not support them. E001 reports invalid ones."""
     valid = valid_backend()
     if valid is None or not valid[0].RATE_LIMITS:
@@ -43,11 +43,11 @@ def check_limits(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     return [
         checks.Warning(f"TASKLOCK['RATE_LIMITS'][{name!r}]: {what}", hint=hint, id="tasklock.W016")
         for name, given in settings.RATE_LIMITS.items()
-        for what, hint in _idle(given, parse_options(name, given))
+        for what, hint in _ineffective_parts(given, parse_options(name, given))
     ]
 
 
-def _idle(given: object, limit: LimitOptions) -> Iterator[tuple[str, str]]:
+def _ineffective_parts(given: object, limit: LimitOptions) -> Iterator[tuple[str, str]]:
     for whose, rates, others in (
         ("the rate", limit.rates, limit.rates),
         ("a tenant's", limit.tenants, limit.tenants),
@@ -55,8 +55,8 @@ def _idle(given: object, limit: LimitOptions) -> Iterator[tuple[str, str]]:
     ):
         for rate in rates:
             for other in others:
-                if other is not rate and (most := _most(other, rate.window)) < rate.limit:
-                    what = f"{whose} {rate} is never reached: {other} allows at most {most} calls in that time."
+                if other is not rate and (max_calls := _max_calls(other, rate.window)) < rate.limit:
+                    what = f"{whose} {rate} is never reached: {other} allows at most {max_calls} calls in that time."
                     yield what, "Remove the greater one, or correct one of the two."
     options = given if isinstance(given, Mapping) else {}
     if "workers" in options and limit.on_unavailable != "local":
@@ -65,6 +65,6 @@ def _idle(given: object, limit: LimitOptions) -> Iterator[tuple[str, str]]:
         yield "grace has no effect if on_unavailable is 'closed'.", "Is 'open' or 'local' meant?"
 
 
-def _most(rate: Rate, window: int) -> int:
+def _max_calls(rate: Rate, window: int) -> int:
     """Return the most calls that ``rate`` lets through within ``window``."""
     return -(-window // rate.window) * rate.limit

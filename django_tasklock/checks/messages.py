@@ -22,10 +22,10 @@ def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.C
     if found is None:
         return []
     wanted = milliseconds(settings.MESSAGE_LEASE, "MESSAGE_LEASE") / 1000
-    return [*_length(found.lease, found.own, wanted, found.shortest), *_workers(found.lease)]
+    return [*_check_length(found.lease, found.own, wanted, found.shortest), *_check_workers(found.lease)]
 
 
-def _length(lease: float, own: float | None, wanted: float, shortest: float) -> Iterator[checks.CheckMessage]:
+def _check_length(lease: float, own: float | None, wanted: float, shortest: float) -> Iterator[checks.CheckMessage]:
     where = "TASKLOCK['MESSAGE_LEASE']" if own is None else "The visibility_timeout in broker_transport_options"
     if lease < shortest:
         yield checks.Error(
@@ -42,7 +42,7 @@ def _length(lease: float, own: float | None, wanted: float, shortest: float) -> 
         )
 
 
-def _workers(lease: float) -> Iterator[checks.CheckMessage]:
+def _check_workers(lease: float) -> Iterator[checks.CheckMessage]:
     from django_tasklock.celery.messages import report
 
     try:

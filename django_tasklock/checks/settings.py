@@ -29,9 +29,9 @@ def valid_settings() -> Settings | None:
 
 def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E001: an unknown or ill-typed key of ``TASKLOCK``. W006: a lease shorter than one slow reply."""
-    given = getattr(django_settings, "TASKLOCK", {})
+    configured = getattr(django_settings, "TASKLOCK", {})
     found: list[checks.CheckMessage] = [
-        checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in _all_problems(given)
+        checks.Error(what, hint=hint, id="tasklock.E001") for what, hint in _all_problems(configured)
     ]
     settings = valid_settings()
     if settings is None:
@@ -49,9 +49,9 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     return found
 
 
-def _all_problems(given: Any) -> list[tuple[str, str]]:
-    found = problems(given)
-    limits = given.get("RATE_LIMITS") if isinstance(given, Mapping) else None
+def _all_problems(configured: Any) -> list[tuple[str, str]]:
+    found = problems(configured)
+    limits = configured.get("RATE_LIMITS") if isinstance(configured, Mapping) else None
     return found + (rate_problems(limits) if isinstance(limits, Mapping) else [])
 
 
@@ -63,7 +63,7 @@ def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     found: list[checks.CheckMessage] = []
     uses = Counter(key.secret for key in settings.api_keys)
     for key in settings.api_keys:
-        where = f"TASKLOCK['API_KEYS'][{_shown(key.name)}]"
+        where = f"TASKLOCK['API_KEYS'][{_masked_name(key.name)}]"
         if len(key.secret) < SHORTEST_KEY:
             what = f"{where} has {len(key.secret)} characters: it can be guessed."
             hint = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
@@ -83,6 +83,6 @@ def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
     return found
 
 
-def _shown(name: str) -> str:
+def _masked_name(name: str) -> str:
     # A name as long as a key: name and key were probably swapped, so do not print it.
     return repr(name) if len(name) < SHORTEST_KEY else "..."

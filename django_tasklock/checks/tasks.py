@@ -8,7 +8,7 @@ from django.core import checks
 
 from django_tasklock.checks.settings import valid_settings
 
-SHOWN = 5
+MAX_NAMES = 5
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -23,8 +23,8 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
     return [
         checks.Warning(
             f"The broker delivers again what is not acknowledged after {seconds:g} s, its visibility timeout, and these"
-            f" late-acknowledged tasks may have their locks for that long or longer: {_some(names)}. A body that is not"
-            " over by then may run twice at once.",
+            f" late-acknowledged tasks may have their locks for that long or longer: {_join_names(names)}. A body"
+            " that is not over by then may run twice at once.",
             hint="timeout=None on the task: its lock is held until the body has ended, and the second delivery finds it"
             " busy. Or a visibility_timeout in broker_transport_options that is longer than every timeout.",
             id="tasklock.W018",
@@ -45,7 +45,7 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
         checks.Warning(
             "The broker deletes the messages of these tasks when they begin, or when their process dies. A task that is"
             " killed does not start again, its result says STARTED or FAILURE, and its guarded row waits for the"
-            f" sweep: {_some(names)}.",
+            f" sweep: {_join_names(names)}.",
             hint="acks_late=True and reject_on_worker_lost=True, both, on the task, or task_acks_late and"
             " task_reject_on_worker_lost in the settings.",
             id="tasklock.W021",
@@ -68,7 +68,7 @@ def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.Check
     return [
         checks.Warning(
             "While the store is down these run without their lock, maybe twice at once, and no row judges:"
-            f" {_some(names)}.",
+            f" {_join_names(names)}.",
             hint="Say on each what is right for it: on_unavailable='raise', 'skip', or 'run' where twice does no harm;"
             " or guard the row with model_lock.",
             id="tasklock.W015",
@@ -76,5 +76,5 @@ def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.Check
     ]
 
 
-def _some(names: list[str]) -> str:
-    return ", ".join(names[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+def _join_names(names: list[str]) -> str:
+    return ", ".join(names[:MAX_NAMES]) + (f" and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else "")

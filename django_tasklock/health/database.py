@@ -10,13 +10,13 @@ from typing import Any
 from django.db import connections
 
 from django_tasklock.db.pools import figures
-from django_tasklock.health.probe import PATIENCE, Probe
+from django_tasklock.health.probe import TIMEOUT, Probe
 
 _probes: dict[str, Probe[float]] = {}
 
 
-def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, Any]]:
-    """Return the state of these databases, or of all, within ``patience`` seconds altogether.
+def check_databases(*aliases: str, timeout: float = TIMEOUT) -> dict[str, dict[str, Any]]:
+    """Return the state of these databases, or of all, within ``timeout`` seconds altogether.
 
     ``reachable`` is the verdict. The pool's figures are those of this process, from before the request. A pool without
     a free connection does not answer in time.
@@ -29,16 +29,16 @@ def databases(*aliases: str, patience: float = PATIENCE) -> dict[str, dict[str, 
             "latency_ms": None,
             "pool": asdict(figures(alias)),
         }
-        probe_of(alias).start()
-    ends = time.monotonic() + patience
-    for alias, facts in found.items():
-        latency = probe_of(alias).answer(ends - time.monotonic())
+        get_probe(alias).start()
+    deadline = time.monotonic() + timeout
+    for alias, state in found.items():
+        latency = get_probe(alias).result(deadline - time.monotonic())
         if latency is not None:
-            facts |= {"reachable": True, "latency_ms": round(latency * 1000, 3)}
+            state |= {"reachable": True, "latency_ms": round(latency * 1000, 3)}
     return found
 
 
-def probe_of(alias: str) -> Probe[float]:
+def get_probe(alias: str) -> Probe[float]:
     """Return this process's probe of the database ``alias``."""
     found = _probes.get(alias)
     if found is None:

@@ -21,7 +21,7 @@ def lease_lengths() -> LeaseLengths | None:
     return report.lease_lengths()
 
 
-def late() -> float:
+def renewal_delay() -> float:
     """Return the seconds by which a renewal is late, if this is a worker's main process; otherwise 0."""
     if "celery" not in sys.modules:
         return 0.0
@@ -30,25 +30,25 @@ def late() -> float:
     return report.late()
 
 
-def start() -> None:
+def start_probe() -> None:
     """Start the request to the broker, if messages have leases."""
     if lease_lengths() is not None:
         _probe.start()
 
 
-def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
-    """Return the state within ``patience`` seconds, and warnings; nothing if messages have no leases."""
+def check_messages(timeout: float) -> tuple[dict[str, Any], list[str]]:
+    """Return the state within ``timeout`` seconds, and warnings; nothing if messages have no leases."""
     found = lease_lengths()
     if found is None:
         return {}, []
-    marks = _probe.answer(patience)
+    marks = _probe.result(timeout)
     if marks is None:
         return {"reachable": False, "lease": found.lease}, [
             "the broker does not say which workers renew their messages"
         ]
     current = [mark for mark in marks if mark.is_current]
     late = max((mark.late for mark in current), default=0.0)
-    said = {
+    state = {
         "reachable": True,
         "lease": found.lease,
         "workers": len(current),
@@ -56,7 +56,7 @@ def facts(patience: float) -> tuple[dict[str, Any], list[str]]:
         "late_seconds": late,
     }
     warnings = [f"a worker has renewed its messages {late:.1f} s late within the last hour"] if late else []
-    return said, warnings
+    return state, warnings
 
 
 def forget() -> None:

@@ -10,8 +10,8 @@ import dataclasses
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable, ServiceWarning
 
-from django_tasklock.health.database import databases
-from django_tasklock.health.store import locks
+from django_tasklock.health.database import check_databases
+from django_tasklock.health.store import check_locks
 
 
 @dataclasses.dataclass
@@ -22,13 +22,13 @@ class Locks(HealthCheck):
 
     def run(self) -> None:
         """Raise ``ServiceUnavailable`` if it fails or, if strict, ``ServiceWarning``."""
-        facts = locks()
-        if not facts["store"]["reachable"]:
+        state = check_locks()
+        if not state["store"]["reachable"]:
             raise ServiceUnavailable("the lock store does not answer")
-        if not facts["healthy"]:
+        if not state["healthy"]:
             raise ServiceUnavailable("the leases of this process are not renewed")
-        if self.strict and facts["warnings"]:
-            raise ServiceWarning("; ".join(facts["warnings"]))
+        if self.strict and state["warnings"]:
+            raise ServiceWarning("; ".join(state["warnings"]))
 
 
 @dataclasses.dataclass
@@ -40,8 +40,8 @@ class DatabasePool(HealthCheck):
 
     def run(self) -> None:
         """Raise ``ServiceUnavailable`` if it fails or, if strict, ``ServiceWarning``."""
-        facts = databases(self.alias)[self.alias]
-        if not facts["reachable"]:
+        state = check_databases(self.alias)[self.alias]
+        if not state["reachable"]:
             raise ServiceUnavailable("the database does not answer")
-        if self.strict and facts["pool"]["waiting"]:
-            raise ServiceWarning(f"{facts['pool']['waiting']} threads wait for a database connection")
+        if self.strict and state["pool"]["waiting"]:
+            raise ServiceWarning(f"{state['pool']['waiting']} threads wait for a database connection")

@@ -10,25 +10,27 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import get_settings
 from django_tasklock.health import messages
-from django_tasklock.health.probe import PATIENCE, Probe
+from django_tasklock.health.probe import TIMEOUT, Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import InstanceState, monotonic
 
-APART = 5.0  # seconds of difference between clocks that are worth a warning, as people compare the times shown
+MAX_CLOCK_DIFFERENCE = (
+    5.0  # seconds of difference between clocks that are worth a warning, as people compare the times shown
+)
 
 
-def locks() -> dict[str, Any]:
-    """Return the state within ``PATIENCE`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
+def check_locks() -> dict[str, Any]:
+    """Return the state within ``TIMEOUT`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
     Unhealthy: the store does not answer, or the leases of this process, of its locks or a worker's messages, are not
     renewed. ``messages`` is present if the project's messages have leases.
     """
-    ends = monotonic() + PATIENCE
-    messages.start()
-    several = _is_several()
-    if several:
+    deadline = monotonic() + TIMEOUT
+    messages.start_probe()
+    has_several_stores = _has_several_stores()
+    if has_several_stores:
         _instances.start()
-    condition = _probe.answer()
+    condition = _probe.result()
     store: dict[str, Any] = {"reachable": condition is not None}
     warnings = []
     if condition is not None:
@@ -40,26 +42,26 @@ def locks() -> dict[str, Any]:
         }
         if condition.policy not in (None, "", "noeviction"):
             warnings.append("the store may evict locks when its memory is full: set maxmemory-policy noeviction")
-        if condition.ahead is not None and abs(condition.ahead) - condition.latency / 2 > APART:
+        if condition.ahead is not None and abs(condition.ahead) - condition.latency / 2 > MAX_CLOCK_DIFFERENCE:
             warnings.append("the clock of this machine differs from the store's")
-    if several:
-        instances, more = _of_each(_instances.answer(ends - monotonic()) or ())
+    if has_several_stores:
+        instances, more = _describe_instances(_instances.result(deadline - monotonic()) or ())
         store |= instances
         warnings += more
     leases, late = len(heartbeat), heartbeat.late
     alive = heartbeat.alive or (False if leases else None)  # it need not run without leases
-    beats = not leases or (alive and not late)
-    said, more = messages.facts(ends - monotonic())
+    is_renewing = not leases or (alive and not late)
+    state, more = messages.check_messages(deadline - monotonic())
     return {
-        "healthy": condition is not None and bool(beats) and not messages.late(),
+        "healthy": condition is not None and bool(is_renewing) and not messages.renewal_delay(),
         "store": store,
         "heartbeat": {"alive": alive, "leases": leases, "late_seconds": round(late, 1)},
-        **({"messages": said} if said else {}),
+        **({"messages": state} if state else {}),
         "warnings": warnings + more,
     }
 
 
-def _is_several() -> bool:
+def _has_several_stores() -> bool:
     """Return whether there are several independent stores."""
     try:
         return not isinstance(get_settings().LOCATION, str)
@@ -67,7 +69,7 @@ def _is_several() -> bool:
         return False  # no valid store, as the probe's thread reports
 
 
-def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]]:
+def _describe_instances(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]]:
     """Return the state of each of several stores, without addresses and error texts, and warnings."""
     if not states:
         return {}, []
@@ -77,8 +79,8 @@ def _of_each(states: Sequence[InstanceState]) -> tuple[dict[str, Any], list[str]
         warnings.append(f"{answering} of {len(states)} instances of the store answer")
     if abstaining:
         warnings.append(f"{abstaining} of {len(states)} instances of the store came back empty, and do not vote yet")
-    said = [{"reachable": not state.error, "abstains_seconds": state.abstains} for state in states]
-    return {"instances": said}, warnings
+    instances = [{"reachable": not state.error, "abstains_seconds": state.abstains} for state in states]
+    return {"instances": instances}, warnings
 
 
 _probe = Probe(lambda: get_backend().condition(), "health-store")

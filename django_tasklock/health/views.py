@@ -11,13 +11,13 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
-from django_tasklock.health.database import databases
-from django_tasklock.health.store import locks
+from django_tasklock.health.database import check_databases
+from django_tasklock.health.store import check_locks
 
 _View = Callable[..., HttpResponse]
 
 
-def _open(view: _View) -> _View:
+def _public(view: _View) -> _View:
     """Make the view public and non-atomic, since no transaction can begin while the database is down.
 
     It is exempt from CSRF, so that a POST is answered with 405, and there is nothing to protect.
@@ -27,23 +27,23 @@ def _open(view: _View) -> _View:
     return view
 
 
-@_open
+@_public
 def db_view(request: HttpRequest, alias: str | None = None) -> HttpResponse:
     """Answer ``GET health/db``, or ``health/db/<alias>``: 200 if every database answers, else 503."""
     if alias is not None and alias not in connections:
         raise Http404
-    found = databases(*([] if alias is None else [alias]))
+    found = check_databases(*([] if alias is None else [alias]))
     first = found.get("default") or next(iter(found.values()))
-    return _said(all(one["reachable"] for one in found.values()), {"pool": first["pool"], "databases": found})
+    return _respond(all(one["reachable"] for one in found.values()), {"pool": first["pool"], "databases": found})
 
 
-@_open
+@_public
 def locks_view(request: HttpRequest) -> HttpResponse:
     """Answer ``GET health/locks``: 200 if the store answers and the leases of this process are renewed, else 503."""
-    facts = locks()
-    return _said(facts.pop("healthy"), facts)
+    state = check_locks()
+    return _respond(state.pop("healthy"), state)
 
 
-def _said(healthy: bool, facts: dict[str, Any]) -> JsonResponse:
+def _respond(healthy: bool, state: dict[str, Any]) -> JsonResponse:
     status = "healthy" if healthy else "unhealthy"
-    return JsonResponse({"status": status, **facts}, status=200 if healthy else 503)
+    return JsonResponse({"status": status, **state}, status=200 if healthy else 503)

@@ -20,9 +20,9 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import Act, Actor
 from django_tasklock.texts import printable
 
-DOWN = 2
+EXIT_UNAVAILABLE = 2
 """Exit code when a store is unavailable. 1: nothing was done, or an argument is invalid."""
-CLOSED = 128 + 13  # SIGPIPE
+EXIT_BROKEN_PIPE = 128 + 13  # SIGPIPE
 
 
 def actor(command: str) -> Actor:
@@ -34,23 +34,23 @@ def actor(command: str) -> Actor:
     return Actor(f"{command}, {user}@{socket.gethostname()}")
 
 
-def in_line(act: Act) -> str:
+def format_act(act: Act) -> str:
     """Format an entry of the audit trail on one line."""
     why = f" ({printable(act.reason, 1000)})" if act.reason else ""
     return f"{act.at:%Y-%m-%d %H:%M:%S} {printable(act.actor)}: {printable(act.action)}: {printable(act.outcome)}{why}"
 
 
-def as_plain(value: Any, names: str = "") -> Any:
+def to_plain(value: Any, names: str = "") -> Any:
     """Convert frozen values for JSON, recursively; ``names``: only these attributes, in this order."""
     if names:
-        return {name: as_plain(getattr(value, name)) for name in names.split()}
+        return {name: to_plain(getattr(value, name)) for name in names.split()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: as_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
-        return as_plain(value._asdict())
+        return to_plain(value._asdict())
     if isinstance(value, dict):
-        return {key: as_plain(one) for key, one in value.items()}
-    return [as_plain(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: to_plain(one) for key, one in value.items()}
+    return [to_plain(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def check_texts(options: Mapping[str, Any]) -> None:
@@ -62,23 +62,23 @@ def check_texts(options: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def until_closed(stream: OutputWrapper) -> Iterator[None]:
+def exit_on_broken_pipe(stream: OutputWrapper) -> Iterator[None]:
     """Exit quietly, with the status of a process ended by SIGPIPE, when the reader has gone: ``locks | head``."""
     try:
         yield
         stream.flush()
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer goes there
-        raise SystemExit(CLOSED) from None
+        raise SystemExit(EXIT_BROKEN_PIPE) from None
 
 
 @contextmanager
-def command_errors() -> Iterator[None]:
+def as_command_errors() -> Iterator[None]:
     """Use English, as commands do, and raise outages and invalid arguments as ``CommandError``."""
     try:
         with translation.override(None):
             yield
     except (BackendUnavailable, Error) as error:
-        raise CommandError(str(error), returncode=DOWN) from error
+        raise CommandError(str(error), returncode=EXIT_UNAVAILABLE) from error
     except (TaskLockError, ImproperlyConfigured) as error:
         raise CommandError(str(error)) from error

@@ -16,7 +16,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock import signals
 from django_tasklock.exceptions import TaskLockError
 
-_TROUBLE = {
+_EVENTS = {
     signals.lock_conflict: "conflicts_{action}",
     signals.lock_lost: "lost",
     signals.lock_forced: "forced",
@@ -26,7 +26,7 @@ _TROUBLE = {
     signals.claim_stale: "claims_stale",
     signals.messages_late: "messages_late",
 }
-_RATES = {
+_RATE_EVENTS = {
     signals.rate_granted: "rates_granted_{how}",
     signals.rate_refused: "rates_refused",
     signals.rate_cancelled: "rates_cancelled",
@@ -36,27 +36,28 @@ _RATES = {
 }
 _IN_STORE = {signals.lock_lost: "LOST", signals.claim_stale: "STALE", signals.messages_late: "LATE"}
 """Names in the store's own table, which is imported at the first count."""
-_OUTAGES = ("closed", "open", "local")
-_ACQUISITIONS = {signals.lock_acquired: "acquired", signals.lock_released: "released"}
+_OUTAGE_ACTIONS = ("closed", "open", "local")
+_ACQUISITION_EVENTS = {signals.lock_acquired: "acquired", signals.lock_released: "released"}
 
 logger = logging.getLogger("django_tasklock")
 
 _counts: dict[str, int] = {}
 _limiters: dict[str, dict[str, int]] = {}
 _mutex = threading.RLock()
-MOST = 200  # limiters counted by name; further ones are counted together
+MAX_LIMITERS = 200  # limiters counted by name; further ones are counted together
 
 
 def install(*, acquisitions: bool = False) -> None:
     """Start counting. ``acquisitions``: also count ``acquired`` and ``released``, at a small cost for every lock."""
-    for signal, what in (_TROUBLE | _ACQUISITIONS if acquisitions else _TROUBLE).items():
+    for signal, what in (_EVENTS | _ACQUISITION_EVENTS if acquisitions else _EVENTS).items():
         _count(what, 0, action="skip")  # a rate needs the zero before the first event
         signal.connect(partial(_count, what, 1), weak=False, dispatch_uid="tasklock.metrics")
     for signal, event in _IN_STORE.items():
         signal.connect(partial(_count_in_store, event), weak=False, dispatch_uid="tasklock.metrics.store")
-    for signal, what in _RATES.items():
-        for words in ({"how": "at_once"}, {"how": "waited"}) if "{how}" in what else map(_action, _OUTAGES):
-            _count(what, 0, **words)
+    for signal, what in _RATE_EVENTS.items():
+        outcomes = ({"how": "at_once"}, {"how": "waited"})
+        for details in outcomes if "{how}" in what else ({"action": action} for action in _OUTAGE_ACTIONS):
+            _count(what, 0, **details)
         signals.count(signal, partial(_count_rate, what))  # Django's receivers would cost more than the call itself
 
 
@@ -114,9 +115,9 @@ def collector(*, store: bool = False) -> Any:
 
     def gauges() -> Iterator[Any]:
         states = Gauge("tasklock_locks", "Locks in the store; live ones include the next two.", labels=["state"])
-        for what, ask in (("locks", count_locks), ("parked messages", count_parked)):
+        for what, read in (("locks", count_locks), ("parked messages", count_parked)):
             try:
-                found = ask()
+                found = read()
             except (TaskLockError, ImproperlyConfigured) as error:
                 logger.warning("metrics: the %s could not be counted: %s", what, error)
                 continue
@@ -152,28 +153,24 @@ def _count_in_store(event: str, sender: str, **details: Any) -> None:
         logger.debug("metrics: %s was not counted in the store: %s", event, error)
 
 
-def _action(word: str) -> dict[str, str]:
-    return {"action": word}
-
-
 def _count_rate(
     template: str, sender: str, wait: float = 0.0, how: str = "", action: str = "", **details: object
 ) -> None:
-    name, of_tenant = _counted_as(sender)
-    what, event = _named(template, how, action)
+    name, is_tenant = _limiter_label(sender)
+    what, event = _count_names(template, how, action)
     with _mutex:
-        if not of_tenant:  # a tenant's call is counted at the shared limit, too
+        if not is_tenant:  # a tenant's call is counted at the shared limit, too
             _counts[what] = _counts.get(what, 0) + 1
         counts = _limiters.get(name)
         if counts is None:
-            counts = _limiters.setdefault(name if len(_limiters) < MOST else "(others)", {})
+            counts = _limiters.setdefault(name if len(_limiters) < MAX_LIMITERS else "(others)", {})
         counts[event] = counts.get(event, 0) + 1
         if wait and how:
             counts["waited_ms"] = counts.get("waited_ms", 0) + round(wait * 1000)
 
 
 @lru_cache(maxsize=1024)
-def _counted_as(sender: str) -> tuple[str, bool]:
+def _limiter_label(sender: str) -> tuple[str, bool]:
     # Processes that count rates have imported it already; others need not.
     from django_tasklock.backends.contract.rates import TENANT, split_tenant
 
@@ -182,7 +179,7 @@ def _counted_as(sender: str) -> tuple[str, bool]:
 
 
 @lru_cache(maxsize=64)
-def _named(template: str, how: str, action: str) -> tuple[str, str]:
+def _count_names(template: str, how: str, action: str) -> tuple[str, str]:
     what = template.format(how=how, action=action)
     return what, what.removeprefix("rates_")
 

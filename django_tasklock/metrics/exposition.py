@@ -40,23 +40,23 @@ class StoreCollector(Collector):
         """Read the store and the database, with a few requests each."""
         values: dict[str, dict[tuple[str, ...], Any]] = defaultdict(dict)
         gauges = read_gauges()
-        _of_gauges(values, gauges)
+        _add_gauges(values, gauges)
         if gauges.store_up:
             try:
-                _of_totals(values, read_totals())
+                _add_totals(values, read_totals())
             except (TaskLockError, ImproperlyConfigured) as error:
                 logger.warning("metrics: the counts could not be read: %s", error)
-        _of_connections(values)
+        _add_connections(values)
         for name, found in values.items():
             if found:
-                yield family(name, found)
+                yield make_metric(name, found)
 
     def describe(self) -> Iterable[Family]:
         """Return nothing, so that registering the collector causes no requests."""
         return ()
 
 
-def family(name: str, values: Values) -> Any:
+def make_metric(name: str, values: Values) -> Any:
     """Return the metric of this name with its values."""
     pattern = re.sub(r"^.*(?=_rate_limiter_(requests|wait|throttled))", "{limiter}", name)
     metric = BY_NAME[pattern]
@@ -64,7 +64,7 @@ def family(name: str, values: Values) -> Any:
     if metric.type == "histogram":
         histograms: Any = HistogramMetricFamily(name, metric.help, labels=labels)
         for key, one in values.items():
-            histograms.add_metric(list(key), _cumulative(one), one.seconds)
+            histograms.add_metric(list(key), _cumulative_buckets(one), one.seconds)
         return histograms
     if metric.type == "counter" and name.endswith("_total"):
         found: Any = CounterMetricFamily(name.removesuffix("_total"), metric.help, labels=labels)
@@ -80,7 +80,7 @@ def family(name: str, values: Values) -> Any:
     return found
 
 
-def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
+def _cumulative_buckets(histogram: Histogram) -> list[tuple[str, float]]:
     buckets, below = [], 0
     bounds = [*map(str, map(float, histogram.bounds)), "+Inf"]
     for bound, number in zip(bounds, histogram.buckets, strict=True):
@@ -89,7 +89,7 @@ def _cumulative(histogram: Histogram) -> list[tuple[str, float]]:
     return buckets
 
 
-def _of_totals(values: dict[str, dict[tuple[str, ...], Any]], totals: Totals) -> None:
+def _add_totals(values: dict[str, dict[tuple[str, ...], Any]], totals: Totals) -> None:
     for kind in totals.kinds:
         key = (kind.kind,)
         for event in ("acquired", "released", "expired", "deleted", "forced", "transferred", "lost"):
@@ -108,11 +108,13 @@ def _of_totals(values: dict[str, dict[tuple[str, ...], Any]], totals: Totals) ->
             values["tasklock_limiter_hold_seconds"][key] = limiter.hold
         for event in ("refused", "cancelled", "pushback", "expired", "forced"):
             values[f"tasklock_limiter_{event}_total"][key] = getattr(limiter, event)
-    for name, several in _by_metric([limiter for limiter in totals.limiters if not limiter.is_concurrency]).items():
-        granted = sum(limiter.granted for limiter in several)
-        mean = sum(limiter.wait.seconds for limiter in several) / granted if granted else 0.0
+    for name, limiters_of_metric in _group_by_metric_name(
+        [limiter for limiter in totals.limiters if not limiter.is_concurrency]
+    ).items():
+        granted = sum(limiter.granted for limiter in limiters_of_metric)
+        mean = sum(limiter.wait.seconds for limiter in limiters_of_metric) / granted if granted else 0.0
         values[f"{name}_rate_limiter_wait_time"][()] = mean
-        throttled = sum(limiter.wait.count + limiter.refused for limiter in several)
+        throttled = sum(limiter.wait.count + limiter.refused for limiter in limiters_of_metric)
         values[f"{name}_rate_limiter_throttled_count"][()] = throttled
     for message in totals.messages:
         for event in ("parked", "promoted", "superseded", "taken_over"):
@@ -122,7 +124,7 @@ def _of_totals(values: dict[str, dict[tuple[str, ...], Any]], totals: Totals) ->
     values["tasklock_message_renewals_late_total"][()] = totals.late_renewals
 
 
-def _of_gauges(values: dict[str, dict[tuple[str, ...], Any]], gauges: Gauges) -> None:
+def _add_gauges(values: dict[str, dict[tuple[str, ...], Any]], gauges: Gauges) -> None:
     values["tasklock_store_up"][()] = int(gauges.store_up)
     for name, number in (
         ("tasklock_held", gauges.held),
@@ -147,26 +149,26 @@ def _of_gauges(values: dict[str, dict[tuple[str, ...], Any]], gauges: Gauges) ->
             continue
         values["tasklock_limiter_paused_seconds"][key] = limiter.paused
         if limiter.per_minute is not None:
-            of_name = values[f"{_name_of(limiter.limiter)}_rate_limiter_requests_per_minute"]
+            of_name = values[f"{_metric_name(limiter.limiter)}_rate_limiter_requests_per_minute"]
             of_name[()] = of_name.get((), 0.0) + limiter.per_minute
 
 
-def _of_connections(values: dict[str, dict[tuple[str, ...], Any]]) -> None:
+def _add_connections(values: dict[str, dict[tuple[str, ...], Any]]) -> None:
     for alias in connections:
         values["db_pool_connections_in_use"][alias,] = figures(alias).checked_out
         values["db_connection_hold_time"][alias,] = longest_held(alias)
         values["db_pool_connection_timeouts"][alias,] = timeouts(alias)
 
 
-def _by_metric(limiters: Sequence[LimiterCounts]) -> dict[str, list[LimiterCounts]]:
+def _group_by_metric_name(limiters: Sequence[LimiterCounts]) -> dict[str, list[LimiterCounts]]:
     """Group limiters by their part of a metric's name: names that differ only in replaced characters are one metric."""
     found: dict[str, list[LimiterCounts]] = defaultdict(list)
     for limiter in limiters:
-        found[_name_of(limiter.limiter)].append(limiter)
+        found[_metric_name(limiter.limiter)].append(limiter)
     return found
 
 
-def _name_of(limiter: str) -> str:
+def _metric_name(limiter: str) -> str:
     """Return a limiter's name as a part of a metric's name."""
     name = re.sub(r"[^a-zA-Z0-9_]", "_", limiter)
     return f"_{name}" if name[:1].isdigit() else name

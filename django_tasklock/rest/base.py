@@ -26,7 +26,7 @@ from django_tasklock.operations import Actor
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.authentication import ApiKeyAuthentication
 from django_tasklock.rest.problems import Problem, answer_exception
-from django_tasklock.rest.shapes import AskSerializer
+from django_tasklock.rest.serializers import AskSerializer
 from django_tasklock.texts import printable
 
 S = TypeVar("S", bound=Serializer)
@@ -47,7 +47,7 @@ class TaskLockView(APIView):
     permission: tuple[str, ...]
     throttle_scope: str
     operation_id: str
-    body: type[Serializer] = AskSerializer
+    body_serializer: type[Serializer] = AskSerializer
     """The serializer of a POST body."""
     tag = "locks"
 
@@ -76,7 +76,7 @@ class TaskLockView(APIView):
     def get_authenticate_header(self, request: Request) -> str:
         """Return our challenge and that of the project's first class. If both are empty, 401 becomes 403."""
         kinds = self.get_authenticators()[: 2 if get_settings().API_KEYS else 1]
-        return ", ".join(said for kind in kinds if (said := kind.authenticate_header(request)))
+        return ", ".join(challenge for kind in kinds if (challenge := kind.authenticate_header(request)))
 
     def get_exception_handler(self) -> Any:
         """Return our handler in place of the project's."""
@@ -90,25 +90,25 @@ class TaskLockView(APIView):
 
     def read_query(self, kind: type[S]) -> S:
         """Validate the query parameters and return their serializer."""
-        taken: S = kind(data=self.request.query_params)
-        taken.is_valid(raise_exception=True)
-        return taken
+        serializer: S = kind(data=self.request.query_params)
+        serializer.is_valid(raise_exception=True)
+        return serializer
 
     def read_body(self) -> dict[str, Any]:
         """Return the validated body; a body that is too long is not read."""
         length: str = self.request.META.get("CONTENT_LENGTH") or "0"
-        most: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
-        if most is not None and length.isdecimal() and int(length) > most:
+        max_length: Any = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        if max_length is not None and length.isdecimal() and int(length) > max_length:
             raise RequestDataTooBig
         try:
             data = self.request.data
-            taken = self.body(data=data)
+            serializer = self.body_serializer(data=data)
         except RecursionError as error:
             raise ParseError(_("The JSON is nested too deeply.")) from error
         if isinstance(data, Mapping):
-            _refuse_unknown_fields(data, taken.fields)
-        taken.is_valid(raise_exception=True)
-        return dict(taken.validated_data)
+            _refuse_unknown_fields(data, serializer.fields)
+        serializer.is_valid(raise_exception=True)
+        return dict(serializer.validated_data)
 
     def actor(self) -> Actor:
         """Return the actor for the audit trail, with an id only for users of the user model."""
@@ -122,8 +122,8 @@ def _refuse_unknown_fields(given: Mapping[str, Any], fields: Iterable[str]) -> N
     known = list(fields)
     for name in given:
         if name not in known:
-            near = get_close_matches(str(name), known, n=1)
-            hint = _("did you mean %(near)r?") if near else _("known are %(known)s.")
-            values = {"near": near[0] if near else "", "known": ", ".join(known)}
+            matches = get_close_matches(str(name), known, n=1)
+            hint = _("did you mean %(near)r?") if matches else _("known are %(known)s.")
+            values = {"near": matches[0] if matches else "", "known": ", ".join(known)}
             text = _("There is no field %(name)s:") % {"name": repr(printable(name, 60))}
             raise Problem(400, "unknown_field", f"{text} {hint % values}")

@@ -88,7 +88,7 @@ def answer_exception(error: Exception, context: Mapping[str, Any]) -> Response |
     if isinstance(detail, ErrorDetail):
         response.data = {"code": detail.code, "detail": detail}
     else:
-        response.data = {"code": getattr(error, "default_code", "error"), "detail": _sentence(response.data)}
+        response.data = {"code": getattr(error, "default_code", "error"), "detail": _join_errors(response.data)}
     return response
 
 
@@ -104,13 +104,13 @@ def _key_in_query(request: Any) -> bool:
     return IN_QUERY in request.query_params and bool(get_settings().API_KEYS)
 
 
-def _sentence(found: Any) -> str:
+def _join_errors(found: Any) -> str:
     """Join the errors of a serializer in one line: ``limit: A valid integer is required.``"""
     if isinstance(found, Mapping):
         return " ".join(
-            _sentence(said) if field in ("non_field_errors", "detail") else f"{field}: {_sentence(said)}"
-            for field, said in found.items()
+            _join_errors(errors) if field in ("non_field_errors", "detail") else f"{field}: {_join_errors(errors)}"
+            for field, errors in found.items()
         )
     if isinstance(found, list | tuple):
-        return " ".join(_sentence(said) for said in found)
+        return " ".join(_join_errors(errors) for errors in found)
     return str(found)

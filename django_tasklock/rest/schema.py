@@ -12,7 +12,7 @@ from drf_spectacular.utils import OpenApiParameter, OpenApiResponse
 from django_tasklock.authentication import IN_QUERY
 from django_tasklock.conf import get_settings
 from django_tasklock.rest.authentication import scope_for
-from django_tasklock.rest.shapes import ProblemSerializer
+from django_tasklock.rest.serializers import ProblemSerializer
 
 KEY_SCHEMES = {"tasklockKey", "tasklockKeyHeader", "tasklockKeyQuery"}
 
@@ -30,7 +30,7 @@ class TaskLockSchema(AutoSchema):
 
     def get_request_serializer(self) -> Any:
         """Return the serializer of the view's body."""
-        return self.view.body
+        return self.view.body_serializer
 
     def get_description(self) -> str:
         """Return the view's description and the scope that a key needs: OpenAPI 3.0 has no scopes for API keys."""
@@ -43,8 +43,8 @@ class TaskLockSchema(AutoSchema):
     def get_auth(self) -> list[dict[str, Any]]:
         """Return the ways to send a key as alternatives; drf-spectacular would require all of them at once."""
         found: list[dict[str, Any]] = []
-        for ways in super().get_auth():
-            found += [{name: ways[name]} for name in ways] if KEY_SCHEMES & ways.keys() else [ways]
+        for schemes in super().get_auth():
+            found += [{name: schemes[name]} for name in schemes] if KEY_SCHEMES & schemes.keys() else [schemes]
         return found
 
 
@@ -60,12 +60,12 @@ class ApiKeyExtension(OpenApiAuthenticationExtension):  # type: ignore[no-untype
 
     def get_security_definition(self, auto_schema: AutoSchema) -> list[dict[str, Any]]:
         """Return the ways to send a key, in the order of ``name``."""
-        places = [
+        definitions = [
             {"type": "apiKey", "in": "header", "name": "Authorization", "description": "`Api-Key <key>`"},
             {"type": "apiKey", "in": "header", "name": "X-API-Key"},
             {"type": "apiKey", "in": "query", "name": IN_QUERY, "description": "Ends up in logs."},
         ]
-        return places[: len(self.name)]
+        return definitions[: len(self.name)]
 
 
 NAME = OpenApiParameter(
@@ -133,11 +133,11 @@ _DESCRIPTIONS = {
 }
 
 
-def responses(good: Any, *codes: int, **more: Any) -> dict[str, Any]:
-    """Return the keyword arguments of ``extend_schema``: the answers, ``good`` and errors, and ``parameters``."""
+def responses(success: Any, *codes: int, **more: Any) -> dict[str, Any]:
+    """Return the keyword arguments of ``extend_schema``: the answers, ``success`` and errors, and ``parameters``."""
     codes = (400, 401, 403, 429, 503, *codes, *([413] if 415 in codes else []))
     problems = {code: OpenApiResponse(ProblemSerializer, _DESCRIPTIONS[code]) for code in codes}
     if ETAG in more["parameters"]:
         problems[304] = OpenApiResponse(description="The lock still has the holder that If-None-Match names.")
     more["parameters"] = [*more["parameters"], _CHALLENGE, _RETRY_AFTER]
-    return {"responses": {200: good, **dict(sorted(problems.items()))}, **more}
+    return {"responses": {200: success, **dict(sorted(problems.items()))}, **more}

@@ -41,7 +41,7 @@ def auditor(visitor: Any) -> Client:
 
 def shown(client: Client, **query: Any) -> list[str]:
     """The names on the page, from top to bottom."""
-    return [line.act.name for line in client.get(LIST, query).context["lines"]]
+    return [line.act.name for line in client.get(LIST, query).context["rows"]]
 
 
 def read(answer: Any) -> str:
@@ -109,7 +109,7 @@ def test_pages_follow_each_other(auditor: Client, django_assert_max_num_queries:
     while url:
         with django_assert_max_num_queries(5):
             page = auditor.get(url)
-        seen += [line.act.name for line in page.context["lines"]]
+        seen += [line.act.name for line in page.context["rows"]]
         url = LIST + page.context["next"] if page.context["next"] else ""
         entry(1)
     assert seen == [f"n{number}" for number in reversed(range(250))]

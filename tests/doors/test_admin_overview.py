@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from django_tasklock import operations
 from django_tasklock.admin.locks import overview
-from django_tasklock.admin.locks.overview import by_day, by_hour, merged, seconds
+from django_tasklock.admin.locks.overview import format_seconds, group_by_day, group_by_hour, merge
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.metrics import Histogram, HourOfCounts, KindCounts, Totals
 from tests.support.admin_pages import LIST, Reader, page_of, words
@@ -81,7 +81,7 @@ def test_what_was_counted_is_drawn(operator: Client, counted: list[HourOfCounts]
     assert page.text.count('<svg class="tasklock-plot"') == 4 + 2
     assert "at once 12, after a wait 3" in page.text
     [videos, report] = page.context["kinds"]
-    assert (videos.kind, videos.count, videos.usual) == ("video:{id}", "20", "3.5 s")
+    assert (videos.kind, videos.count, videos.median) == ("video:{id}", "20", "3.5 s")
     assert (report.kind, report.count) == ("report", "5")
     assert Reader(page.text).refused() == []
 
@@ -98,10 +98,10 @@ def test_hours_and_days_are_where_the_reader_is(settings: Any) -> None:
     """At an offset of half an hour, too."""
     settings.TIME_ZONE = "Asia/Kolkata"
     with timezone.override("Asia/Kolkata"):
-        hours = by_hour([hour(0, VIDEOS)])
+        hours = group_by_hour([hour(0, VIDEOS)])
         assert hours[-1].label.endswith(":30")
         assert [len(step.hours) for step in hours] == [0] * 23 + [1]
-        days = by_day([hour(0, VIDEOS)])
+        days = group_by_day([hour(0, VIDEOS)])
         assert sum(len(step.hours) for step in days) == 1
 
 
@@ -156,16 +156,16 @@ def test_the_fragment_is_a_part_of_the_page(operator: Client, counted: list[Hour
 
 
 def test_histograms_are_added() -> None:
-    both = merged([histogram(1, 2, seconds=3), histogram(0, 4, seconds=1)])
+    both = merge([histogram(1, 2, seconds=3), histogram(0, 4, seconds=1)])
     assert (both.buckets[:2], both.seconds) == ((1, 6), 4)
-    assert merged([]).count == 0
+    assert merge([]).count == 0
 
 
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0 ms"), (0.0254, "25 ms"), (1, "1.0 s"), (9.99, "10.0 s"), (90, "1 min 30 s")]
 )
 def test_times_are_written_as_exactly_as_they_are_known(value: float, text: str) -> None:
-    assert seconds(value) == text
+    assert format_seconds(value) == text
 
 
 @pytest.mark.usefixtures("counted")

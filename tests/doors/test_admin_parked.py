@@ -12,7 +12,7 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import TaskLock
-from django_tasklock.admin.words import parked_labels
+from django_tasklock.admin.labels import parked_labels
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.parking import rows

@@ -6,18 +6,18 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from django_tasklock.admin.plots import HEIGHT, WIDTH, Bars, Series, round_up
+from django_tasklock.admin.plots import HEIGHT, WIDTH, BarChart, Series, round_up
 from tests.support.admin_pages import Reader
 
 SVG = "{http://www.w3.org/2000/svg}"
 
 
-def drawn(bars: Bars) -> ET.Element:
+def drawn(bars: BarChart) -> ET.Element:
     """The drawing, which must be XML."""
     return ET.fromstring(bars.svg)
 
 
-def boxes(bars: Bars, number: int) -> list[tuple[float, float, float]]:
+def boxes(bars: BarChart, number: int) -> list[tuple[float, float, float]]:
     """Left edge, upper edge and height of the parts of one series."""
     found = drawn(bars).iter("rect")
     return [
@@ -29,7 +29,7 @@ def boxes(bars: Bars, number: int) -> list[tuple[float, float, float]]:
 
 def test_bars_stand_on_each_other() -> None:
     """In their room, from the bottom up, in proportion; nothing where there is nothing."""
-    bars = Bars("Locks", ["a", "b", "c", "d"], [Series("one", [1, 0, 4, 10]), Series("two", [1, 0, 4, 0])])
+    bars = BarChart("Locks", ["a", "b", "c", "d"], [Series("one", [1, 0, 4, 10]), Series("two", [1, 0, 4, 0])])
     assert (bars.top, bars.top_label, bars.middle_label) == (10, "10", "5")
     room = WIDTH / 4
     first, second = boxes(bars, 1), boxes(bars, 2)
@@ -43,7 +43,7 @@ def test_bars_stand_on_each_other() -> None:
 
 def test_everything_that_is_drawn_is_said() -> None:
     """To those who point at it, to those who hear it, and as a table."""
-    bars = Bars(
+    bars = BarChart(
         "Locks", ["09:00", "10:00"], [Series("at once", [3, 0]), Series("after a wait", [1, 2])], "{:.0f}".format
     )
     root = drawn(bars)
@@ -56,18 +56,18 @@ def test_everything_that_is_drawn_is_said() -> None:
 
 
 def test_nothing_is_empty_and_no_error() -> None:
-    bars = Bars("Locks", ["a", "b"], [Series("one", [0, 0])])
+    bars = BarChart("Locks", ["a", "b"], [Series("one", [0, 0])])
     assert bars.empty
     assert boxes(bars, 1) == []
     assert bars.top == 1
-    assert Bars("Locks", [], [Series("one", [])]).empty
-    assert drawn(Bars("Locks", [], [Series("one", [])])) is not None
-    assert not Bars("Locks", ["a"], [Series("one", [0.001])]).empty
+    assert BarChart("Locks", [], [Series("one", [])]).empty
+    assert drawn(BarChart("Locks", [], [Series("one", [])])) is not None
+    assert not BarChart("Locks", ["a"], [Series("one", [0.001])]).empty
 
 
 def test_what_others_wrote_is_data() -> None:
     """Kinds of locks come from elsewhere."""
-    bars = Bars("<script>'\"&", ["<b>"], [Series("]]></svg><script>", [1])])
+    bars = BarChart("<script>'\"&", ["<b>"], [Series("]]></svg><script>", [1])])
     assert "<script>" not in bars.svg
     assert drawn(bars).get("aria-label") == "<script>'\"&"
     assert Reader(bars.svg).refused() == []

@@ -599,7 +599,7 @@ def test_all_are_registered_under_one_tag():
         "check_backend",
         "check_guards",
         "check_limits",
-        "check_limits_kept",
+        "check_limits_supported",
         "check_settings",
         "check_shared",
     ]

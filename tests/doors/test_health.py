@@ -137,7 +137,7 @@ class TestDb:
             finally:
                 go_on.set()
                 other.join(30)
-                database.probe_of("default").answer(10)
+                database.get_probe("default").result(10)
         assert response.status_code == 503
         assert seconds < PATIENCE + 3
         assert response.json()["pool"]["checked_out"] == 1
@@ -183,7 +183,7 @@ class TestDb:
             assert len(asked) == 1
         finally:
             go_on.set()
-            database.probe_of("default").answer(30)
+            database.get_probe("default").result(30)
 
     def test_an_unknown_database(self, client):
         assert client.get("/health/db/nonesuch").status_code == 404
@@ -401,16 +401,16 @@ class TestProbe:
     def test_an_old_answer_is_not_given(self, monkeypatch):
         asked = []
         probe = Probe(lambda: asked.append(1) or len(asked), "test")
-        assert probe.answer() == 1
-        assert probe.answer() == 1
+        assert probe.result() == 1
+        assert probe.result() == 1
         probe.forget()
-        monkeypatch.setattr(probes, "FRESH", 0.0)
-        assert probe.answer() == 2
-        assert probe.answer() == 3
+        monkeypatch.setattr(probes, "MAX_AGE", 0.0)
+        assert probe.result() == 2
+        assert probe.result() == 3
 
     def test_a_failure_is_no_answer(self, caplog):
         probe = Probe(lambda: 1 / 0, "test")
-        assert probe.answer() is None
+        assert probe.result() is None
         assert "health: test cannot be asked: ZeroDivisionError" in caplog.text
 
 

@@ -22,7 +22,7 @@ from django_tasklock.celery.messages.timeouts import period_of
 from django_tasklock.checks.messages import check_message_lease
 from django_tasklock.checks.tasks import check_late_acknowledgement, check_visibility
 from django_tasklock.health import messages as health_messages
-from django_tasklock.health.store import locks
+from django_tasklock.health.store import check_locks
 from tests.support.redis_server import RedisServer
 from tests.testapp.models import Video
 
@@ -97,7 +97,7 @@ class TestTheLease:
         app.conf.broker_url = url
         assert message_lease(app) is None
         assert check_message_lease() == []
-        assert "messages" not in locks()
+        assert "messages" not in check_locks()
 
     @pytest.mark.parametrize(("seconds", "period"), [(60, 15), (6, 1.5), (3, 1), (1, 1), (3600, 15)])
     def test_a_worker_with_a_shorter_one_may_look_after_the_same_broker(self, seconds: float, period: float) -> None:

@@ -46,7 +46,7 @@ def acquisitions() -> Iterator[None]:
     """Acquisitions are counted, too; not afterwards."""
     metrics.install(acquisitions=True)
     yield
-    for counted_signal, what in metrics._ACQUISITIONS.items():
+    for counted_signal, what in metrics._ACQUISITION_EVENTS.items():
         assert counted_signal.disconnect(dispatch_uid="tasklock.metrics")
         del metrics._counts[what]
 
@@ -173,7 +173,7 @@ class TestRates:
         assert counted()["rates_granted_at_once"] == 1
 
     def test_names_do_not_grow_for_ever(self, monkeypatch):
-        monkeypatch.setattr(metrics, "MOST", 2)
+        monkeypatch.setattr(metrics, "MAX_LIMITERS", 2)
         for number in range(4):
             RateLimiter(f"api:{number}", "5/s").acquire()
         assert metrics.limiters().keys() == {"api:0", "api:1", "(others)"}

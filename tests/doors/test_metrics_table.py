@@ -25,7 +25,7 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.metrics import PARKED, Count, Hour
 from django_tasklock.backends.database.metrics import DatabaseMetrics
-from django_tasklock.metrics.exposition import StoreCollector, family
+from django_tasklock.metrics.exposition import StoreCollector, make_metric
 from django_tasklock.metrics.table import BY_NAME, METRICS
 from django_tasklock.models import SweepEntry
 from django_tasklock.operations.metrics import Histogram, last_holds, read_gauges, read_hours, read_totals
@@ -150,7 +150,7 @@ class TestScraping:
 
 def test_a_histogram_is_cumulative_as_prometheus_wants_it():
     counted = Histogram((1, 2, *[0] * (len(Histogram().bounds) - 2), 4), 3.5)
-    found = family("tasklock_wait_seconds", {("video:{id}",): counted})
+    found = make_metric("tasklock_wait_seconds", {("video:{id}",): counted})
     samples = {(sample.name, sample.labels.get("le")): sample.value for sample in found.samples}
     assert samples["tasklock_wait_seconds_bucket", "0.005"] == 1
     assert samples["tasklock_wait_seconds_bucket", "0.025"] == 3

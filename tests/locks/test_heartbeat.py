@@ -20,7 +20,7 @@ import redis
 from django_tasklock import LockLost, TaskLock, TaskLockError, force_release_task_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.health.store import locks
+from django_tasklock.health.store import check_locks
 from django_tasklock.locks.heartbeat import GONE, heartbeat, report_all
 from django_tasklock.rates.background import background_work
 from django_tasklock.types import Released, Renewal
@@ -664,13 +664,13 @@ def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
         dead.join()
         heartbeat.thread = dead  # for good: the one before, which is not wanted any more, ends
         assert not heartbeat.alive
-        facts = locks()
+        facts = check_locks()
         assert (facts["healthy"], facts["heartbeat"]["alive"]) == (False, False)
         lock.ensure_held()
         assert heartbeat.alive
         assert "heartbeat: its thread had died, another one was started" in warnings_logged()
         renews_at_once(lock)
-        assert locks()["heartbeat"]["alive"] is True
+        assert check_locks()["heartbeat"]["alive"] is True
 
 
 def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing() -> None:

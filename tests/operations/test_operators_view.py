@@ -38,7 +38,7 @@ class TestADeadHolder:
     def test_in_the_admin(self, admin_settings, operator, dead):
         page = operator.get(LIST)
         [row] = page.context["rows"]
-        assert (row.look, row.word, row.bar) == ("dead", "holder has ended", None)
+        assert (row.style, row.state_label, row.meter) == ("dead", "holder has ended", None)
         assert "tasklock-state-live" not in page.text
         assert "● live" not in words(page.text)
         detail = operator.get(page_of(dead)).text
@@ -68,7 +68,7 @@ def test_without_expiry_nothing_runs_down(admin_settings, operator, take, settin
         by_hand.persist("task_lock:6")
     page = operator.get(LIST)
     [row] = page.context["rows"]
-    assert (row.bar, row.left, row.lease) == (None, "no limit", "never expires")
+    assert (row.meter, row.time_left, row.lease) == (None, "no limit", "never expires")
     assert "<meter" not in page.text
     assert not [one for one in Reader(operator.get(page_of("6")).text).elements if one[0] == "meter"]
     call_command("locks", no_color=True)

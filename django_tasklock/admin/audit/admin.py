@@ -16,9 +16,9 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock import operations
 from django_tasklock.admin.audit.export import FORMATS, export_response
 from django_tasklock.admin.audit.form import AuditForm
-from django_tasklock.admin.base import Page, StoreAdmin, address, check_access, may_see, offset, query_string
-from django_tasklock.admin.formats import MOMENT, soft
-from django_tasklock.admin.words import action_label
+from django_tasklock.admin.base import Page, StoreAdmin, check_access, may_view, page_url, parse_offset, query_string
+from django_tasklock.admin.formats import DATETIME_FORMAT, escape_with_breaks
+from django_tasklock.admin.labels import action_label
 from django_tasklock.conf import get_settings
 from django_tasklock.models import Lock, RateLimit
 from django_tasklock.operations.audit import LIMIT_ACTIONS
@@ -29,7 +29,7 @@ def export(admin: StoreAdmin, request: HttpRequest) -> HttpResponseBase:
     """Stream all matching entries as CSV or JSON."""
     form = AuditForm(request.GET)
     if not form.is_valid():
-        return HttpResponseRedirect(admin.address("changelist") + query_string(form.words()))
+        return HttpResponseRedirect(admin.page_url("changelist") + query_string(form.parameters()))
     return export_response(operations.each_act(form.query), request.GET.get("format", ""))
 
 
@@ -48,20 +48,21 @@ class AuditAdmin(StoreAdmin):
         """Show the latest matching entries."""
         form = AuditForm(request.GET)
         title = capfirst(str(self.opts.verbose_name_plural))
-        below = offset(request.GET.get("below", "")) or None
+        below = parse_offset(request.GET.get("below", "")) or None
         page = operations.list_acts(form.query, below=below, limit=self.list_per_page)
-        words = form.words()
+        parameters = form.parameters()
         context: dict[str, Any] = {
             "form": form,
-            "lines": _rows(page.acts, self.admin_site, request),
-            "moment": MOMENT,
-            "narrowed": bool(words),
-            "first": query_string(words) if below else "",
-            "next": "" if page.next is None else query_string({**words, "below": str(page.next)}),
+            "rows": _entry_rows(page.acts, self.admin_site, request),
+            "datetime_format": DATETIME_FORMAT,
+            "filtered": bool(parameters),
+            "first": query_string(parameters) if below else "",
+            "next": "" if page.next is None else query_string({**parameters, "below": str(page.next)}),
             "exports": [
-                (kind.upper(), self.address("export") + query_string({**words, "format": kind})) for kind in FORMATS
+                (kind.upper(), self.page_url("export") + query_string({**parameters, "format": kind}))
+                for kind in FORMATS
             ],
-            "retention": _retention(),
+            "retention": _describe_retention(),
         }
         return self.page(request, "audit", title, **context, **(extra_context or {}))
 
@@ -70,45 +71,45 @@ class AuditAdmin(StoreAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Redirect to the list: an entry has no page of its own."""
-        return HttpResponseRedirect(self.address("changelist"))
+        return HttpResponseRedirect(self.page_url("changelist"))
 
 
 class EntryRow(NamedTuple):
     """An entry with its labels and links."""
 
     act: Act
-    word: str
+    action: str
     name: SafeString
     url: str
     """The URL of the lock's or limiter's page; empty if the user may not view it."""
 
 
-def _rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[EntryRow]:
-    of_lock = _page_of(Lock, site, request)
-    of_limit = _page_of(RateLimit, site, request)
+def _entry_rows(acts: Sequence[Act], site: admin.AdminSite, request: HttpRequest) -> list[EntryRow]:
+    of_lock = _url_getter(Lock, site, request)
+    of_limit = _url_getter(RateLimit, site, request)
     return [
         EntryRow(
             act,
             action_label(act.action),
-            soft(act.name),
+            escape_with_breaks(act.name),
             (of_limit if act.action in LIMIT_ACTIONS else of_lock)(act.name),
         )
         for act in acts
     ]
 
 
-def _page_of(model: type[Model], site: admin.AdminSite, request: HttpRequest) -> Callable[[str], str]:
-    linked = may_see(site, request, model)
+def _url_getter(model: type[Model], site: admin.AdminSite, request: HttpRequest) -> Callable[[str], str]:
+    linked = may_view(site, request, model)
 
-    def page_of(name: str) -> str:
+    def name_url(name: str) -> str:
         if not linked or not name or "\\" in name:  # a backslash: the name is only stored escaped, and possibly cut
             return ""
-        return address(site, "change", name, model)
+        return page_url(site, "change", name, model)
 
-    return page_of
+    return name_url
 
 
-def _retention() -> str:
+def _describe_retention() -> str:
     days = get_settings().AUDIT_DAYS
     if days is None:
         return _("Entries are kept for ever: TASKLOCK['AUDIT_DAYS'] is None.")

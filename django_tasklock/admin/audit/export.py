@@ -17,9 +17,9 @@ COLUMNS = ("at", "actor", "action", "name", "reason", "outcome")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def export_response(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
+def export_response(acts: Iterable[Act], file_format: str) -> StreamingHttpResponse:
     """Return a download of ``acts`` in the format ``wanted``, or in CSV if that is unknown."""
-    kind = wanted if wanted in FORMATS else "csv"
+    kind = file_format if file_format in FORMATS else "csv"
     lines = as_json(acts) if kind == "json" else as_csv(acts)
     response = StreamingHttpResponse(lines, content_type=FORMATS[kind])
     response.headers["Content-Disposition"] = f'attachment; filename="tasklock-audit.{kind}"'
@@ -29,30 +29,30 @@ def export_response(acts: Iterable[Act], wanted: str) -> StreamingHttpResponse:
 
 def as_csv(acts: Iterable[Act]) -> Iterator[str]:
     """Yield lines of CSV. A text that a spreadsheet would treat as a formula is prefixed with an apostrophe."""
-    writer: Any = csv.writer(_Echo())
+    writer: Any = csv.writer(_EchoFile())
     yield writer.writerow(COLUMNS)
     for act in acts:
-        yield writer.writerow(_inert(text) for text in _row(act).values())
+        yield writer.writerow(_escape_formula(text) for text in _to_columns(act).values())
 
 
 def as_json(acts: Iterable[Act]) -> Iterator[str]:
     """Yield a JSON list, one entry per line."""
-    before = "[\n"
+    separator = "[\n"
     for act in acts:
-        yield before + json.dumps(_row(act), ensure_ascii=False)
-        before = ",\n"
-    yield "\n]\n" if before != "[\n" else "[]\n"
+        yield separator + json.dumps(_to_columns(act), ensure_ascii=False)
+        separator = ",\n"
+    yield "\n]\n" if separator != "[\n" else "[]\n"
 
 
-def _row(act: Act) -> dict[str, str]:
+def _to_columns(act: Act) -> dict[str, str]:
     return {name: act.at.isoformat() if name == "at" else getattr(act, name) for name in COLUMNS}
 
 
-def _inert(text: str) -> str:
+def _escape_formula(text: str) -> str:
     return f"'{text}" if text.startswith(_FORMULA) else text
 
 
-class _Echo:
+class _EchoFile:
     """A file for the csv module whose ``write`` returns the text."""
 
     def write(self, text: str) -> str:

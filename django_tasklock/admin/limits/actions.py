@@ -10,9 +10,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, found_or_404
+from django_tasklock.admin.base import StoreAdmin, call_or_404
 from django_tasklock.admin.forms import LimitReasonForm, MemberForm, PauseForm, ShareForm
-from django_tasklock.admin.limits.rows import limit_row, percent, permits_row
+from django_tasklock.admin.limits.rows import format_percent, limit_row, permits_row
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.limits.values import LimitDetail, LimitOutcome, LimitResult
 
@@ -21,66 +21,70 @@ def reset(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the confirmation on GET. On POST delete the usage and the reservations."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
-        return _act(admin, request, name, form, operations.reset_limit)
-    return _confirm(admin, request, "limit_reset", _("Reset this rate limit?"), _find(name), form)
+        return _perform(admin, request, name, form, operations.reset_limit)
+    return _render_confirmation(admin, request, "limit_reset", _("Reset this rate limit?"), _get_limit(name), form)
 
 
 def change(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the form for the share of the limit on GET. On POST enforce that share."""
     form = ShareForm(request.POST) if request.method == "POST" else None
     if form and form.is_valid():
-        return _act(admin, request, name, form, operations.change_limit, form.share)
-    detail = _find(name)
+        return _perform(admin, request, name, form, operations.change_limit, form.share)
+    detail = _get_limit(name)
     usage = detail.limit.usage if detail.limit else None
     form = form or ShareForm(initial={"percent": f"{usage.share * 100 if usage else 100:g}"})
-    return _confirm(admin, request, "limit_change", _("Change this rate limit?"), detail, form)
+    return _render_confirmation(admin, request, "limit_change", _("Change this rate limit?"), detail, form)
 
 
 def pause(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the form for the length of the pause on GET. On POST pause the limit."""
     form = PauseForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
-        return _act(admin, request, name, form, operations.pause_limit, form.seconds)
-    return _confirm(admin, request, "limit_pause", _("Pause this rate limit?"), _find(name), form)
+        return _perform(admin, request, name, form, operations.pause_limit, form.seconds)
+    return _render_confirmation(admin, request, "limit_pause", _("Pause this rate limit?"), _get_limit(name), form)
 
 
 def resume(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the confirmation on GET. On POST end the pause."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
-        return _act(admin, request, name, form, operations.resume_limit)
-    return _confirm(admin, request, "limit_resume", _("End the pause of this rate limit?"), _find(name), form)
+        return _perform(admin, request, name, form, operations.resume_limit)
+    return _render_confirmation(
+        admin, request, "limit_resume", _("End the pause of this rate limit?"), _get_limit(name), form
+    )
 
 
 def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the confirmation on GET. On POST release the permit of the confirmed member, and of no other."""
-    sent = request.POST if request.method == "POST" else request.GET
-    member = sent.get("member", "")
-    form = MemberForm(sent) if request.method == "POST" else MemberForm(initial={"member": member})
+    parameters = request.POST if request.method == "POST" else request.GET
+    member = parameters.get("member", "")
+    form = MemberForm(parameters) if request.method == "POST" else MemberForm(initial={"member": member})
     if form.is_valid():
-        return _act(admin, request, name, form, operations.release_permit, form.cleaned_data["member"])
-    detail = _find(name)
+        return _perform(admin, request, name, form, operations.release_permit, form.cleaned_data["member"])
+    detail = _get_limit(name)
     members = permits_row(detail.permits, _no_url).members if detail.permits else ()
-    chosen = next((one for one in members if member and one.info.fingerprint == member), None)
-    return _confirm(admin, request, "permit_release", _("Release this permit?"), detail, form, member=chosen)
+    selected = next((one for one in members if member and one.info.fingerprint == member), None)
+    return _render_confirmation(
+        admin, request, "permit_release", _("Release this permit?"), detail, form, member=selected
+    )
 
 
-def _act(
+def _perform(
     admin: StoreAdmin,
     request: HttpRequest,
     name: str,
     form: LimitReasonForm,
-    do: Callable[..., LimitResult],
-    *what: str | float,
+    operation: Callable[..., LimitResult],
+    *arguments: str | float,
 ) -> HttpResponse:
     """Act, and show the result on the limiter's page; 404 for an invalid name."""
-    result = found_or_404(do, name, *what, by=admin.actor(request), reason=form.cleaned_data["reason"])
-    level, text = _sentence(result)
+    result = call_or_404(operation, name, *arguments, by=admin.actor(request), reason=form.cleaned_data["reason"])
+    level, text = _result_message(result)
     messages.add_message(request, level, text)
-    return HttpResponseRedirect(admin.address("change", result.name))
+    return HttpResponseRedirect(admin.page_url("change", result.name))
 
 
-def _confirm(
+def _render_confirmation(
     admin: StoreAdmin,
     request: HttpRequest,
     template: str,
@@ -90,14 +94,14 @@ def _confirm(
     **more: Any,
 ) -> HttpResponse:
     """Show the confirmation page with the form that acts."""
-    view, page = detail.limit, admin.address("change", detail.name)
+    view, page = detail.limit, admin.page_url("change", detail.name)
     limit = None if view is None or view.usage is None else limit_row(view, _no_url)
     context = {"detail": detail, "limit": limit, "form": form, "limit_page": page, **more}
-    return admin.page(request, template, title, trail=((detail.name, page),), **context)
+    return admin.page(request, template, title, breadcrumbs=((detail.name, page),), **context)
 
 
-def _find(name: str) -> LimitDetail:
-    return found_or_404(operations.get_limit, name)
+def _get_limit(name: str) -> LimitDetail:
+    return call_or_404(operations.get_limit, name)
 
 
 def _no_url(name: str) -> str:
@@ -105,8 +109,8 @@ def _no_url(name: str) -> str:
     return ""
 
 
-def _sentence(result: LimitResult) -> tuple[int, str]:
-    values = {"name": result.name, "share": percent(result.share or 0), "span": format_duration(result.seconds)}
+def _result_message(result: LimitResult) -> tuple[int, str]:
+    values = {"name": result.name, "share": format_percent(result.share or 0), "span": format_duration(result.seconds)}
     if result.outcome is LimitOutcome.RESET:
         text = _("The rate limit “%(name)s” was reset. Waiting callers book again.")
     elif result.outcome is LimitOutcome.CHANGED:

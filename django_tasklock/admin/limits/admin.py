@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquoted
+from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquote_name
 from django_tasklock.admin.limits import actions, pages
 
 
@@ -20,7 +20,7 @@ class RateLimitAdmin(StoreAdmin):
 
     list_per_page = 50
     may_act: ClassVar[str] = "change"
-    down: ClassVar[str] = "limits_down"
+    store_down_template: ClassVar[str] = "limits_down"
 
     own_pages: ClassVar[Sequence[Page]] = [
         Page("<path:object_id>/reset/", "reset", actions.reset, READ_AND_POST, release=True),
@@ -33,16 +33,16 @@ class RateLimitAdmin(StoreAdmin):
     @check_access()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list."""
-        return pages.listing(self, request, extra_context)
+        return pages.show_list(self, request, extra_context)
 
     @check_access()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the page of one limiter."""
-        return pages.detail(self, request, unquoted(object_id), extra_context)
+        return pages.show_limit(self, request, unquote_name(object_id), extra_context)
 
     @check_access(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the confirmation of resetting the limit."""
-        return HttpResponseRedirect(self.address("reset", unquoted(object_id)))
+        return HttpResponseRedirect(self.page_url("reset", unquote_name(object_id)))

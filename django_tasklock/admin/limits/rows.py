@@ -10,7 +10,15 @@ from typing import NamedTuple
 from django.utils.safestring import SafeString
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import NONE, Bar, bar_of, host_and_pid, moment, soft, time_left
+from django_tasklock.admin.formats import (
+    NO_VALUE,
+    Meter,
+    escape_with_breaks,
+    format_datetime,
+    host_and_pid,
+    meter_of,
+    time_left,
+)
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.limits.values import LimitState, LimitView, PermitsView
 from django_tasklock.operations.values import Act
@@ -21,7 +29,7 @@ SYMBOLS = {LimitState.OPEN: "●", LimitState.FULL: "◐", LimitState.PAUSED: "�
 """Symbols shown beside the labels of the states."""
 
 
-class Window(NamedTuple):
+class WindowRow(NamedTuple):
     """The usage of one rate. ``full``: the value from which the bar is coloured as nearly full."""
 
     rate: str
@@ -29,8 +37,8 @@ class Window(NamedTuple):
     ahead: str
     limit: str
     value: str
-    of: str
-    full: str
+    max: str
+    high: str
 
 
 @dataclass(frozen=True)
@@ -41,12 +49,12 @@ class LimitRow:
     label: SafeString
     url: str
     state: LimitState
-    look: str
+    style: str
     symbol: str
-    word: str
+    state_label: str
     rates: str
     algorithm: str
-    windows: tuple[Window, ...]
+    windows: tuple[WindowRow, ...]
     waiting: str
     last: str
     """When the last waiting unit may proceed; empty if none waits."""
@@ -59,15 +67,15 @@ class LimitRow:
     tenants: str
 
 
-class Member(NamedTuple):
+class MemberRow(NamedTuple):
     """A member that has a permit."""
 
     info: LockInfo
-    where: str
+    process: str
     since: str
     held_for: str
-    left: str
-    bar: Bar | None
+    time_left: str
+    meter: Meter | None
     lease: str
 
 
@@ -79,62 +87,66 @@ class PermitsRow:
     label: SafeString
     url: str
     taken: str
-    bar: Window | None
+    meter: WindowRow | None
     waiting: str
-    members: tuple[Member, ...]
+    members: tuple[MemberRow, ...]
 
 
-def limit_row(view: LimitView, address_of: Callable[[str], str]) -> LimitRow:
-    """Format a rate limit; ``address_of`` returns the URL of a limiter's page."""
+def limit_row(view: LimitView, url_of: Callable[[str], str]) -> LimitRow:
+    """Format a rate limit; ``url_of`` returns the URL of a limiter's page."""
     usage = view.usage
     shown = view.name if view.tenant is None else view.tenant or _("(the default tenant)")
     return LimitRow(
         name=view.name,
-        label=soft(shown),
-        url=address_of(view.name),
+        label=escape_with_breaks(shown),
+        url=url_of(view.name),
         state=view.state,
-        look=view.state.value,
+        style=view.state.value,
         symbol=SYMBOLS[view.state],
-        word=str(view.state.label),
-        rates=", ".join(view.rates) or NONE,
+        state_label=str(view.state.label),
+        rates=", ".join(view.rates) or NO_VALUE,
         algorithm=view.algorithm,
-        windows=() if usage is None else tuple(map(_window, usage.windows)),
+        windows=() if usage is None else tuple(map(_window_row, usage.windows)),
         waiting=str(view.waiting),
         last=_("the last in %(span)s") % {"span": format_duration(usage.tail)} if usage and view.waiting else "",
-        next=NONE if usage is None else _("in %(span)s") % {"span": _wait(usage.next)} if usage.next else _("at once"),
-        refused=NONE if usage is None else str(usage.refused),
-        share=NONE if usage is None else percent(usage.share),
+        next=NO_VALUE
+        if usage is None
+        else _("in %(span)s") % {"span": _format_wait(usage.next)}
+        if usage.next
+        else _("at once"),
+        refused=NO_VALUE if usage is None else str(usage.refused),
+        share=NO_VALUE if usage is None else format_percent(usage.share),
         lowered=usage is not None and usage.share < 1,
-        until=_until(usage) if usage and usage.paused else "",
-        tenants=str(view.tenants) if view.tenants else NONE,
+        until=_format_pause_end(usage) if usage and usage.paused else "",
+        tenants=str(view.tenants) if view.tenants else NO_VALUE,
     )
 
 
-def permits_row(view: PermitsView, address_of: Callable[[str], str]) -> PermitsRow:
-    """Format a concurrency limiter; ``address_of`` returns the URL of a limiter's page."""
-    of = {"used": view.used, "limit": view.limit or 0}
-    bar = None
+def permits_row(view: PermitsView, url_of: Callable[[str], str]) -> PermitsRow:
+    """Format a concurrency limiter; ``url_of`` returns the URL of a limiter's page."""
+    values = {"used": view.used, "limit": view.limit or 0}
+    meter = None
     if view.limit:
-        bar = Window("", "", "", "", str(min(view.used, view.limit)), str(view.limit), _nearly(view.limit))
+        meter = WindowRow("", "", "", "", str(min(view.used, view.limit)), str(view.limit), _warning_level(view.limit))
     return PermitsRow(
         name=view.name,
-        label=soft(view.name),
-        url=address_of(view.name),
-        taken=_("%(used)d of %(limit)d") % of if view.limit else str(view.used),
-        bar=bar,
+        label=escape_with_breaks(view.name),
+        url=url_of(view.name),
+        taken=_("%(used)d of %(limit)d") % values if view.limit else str(view.used),
+        meter=meter,
         waiting=str(view.waiting),
-        members=tuple(map(_member, view.members)),
+        members=tuple(map(_member_row, view.members)),
     )
 
 
-def sentences(view: LimitView, paused_by: Act | None = None) -> list[str]:
+def explain_limit(view: LimitView, paused_by: Act | None = None) -> list[str]:
     """Return the state of a rate limit in sentences. ``paused_by``: the operator's action that paused it."""
     usage = view.usage
     if usage is None:
         return [_("None of its calls counts any more, and its rates are not known until it is used again.")]
-    values = {"next": _wait(usage.next), "span": _wait(usage.paused), "until": _until(usage)}
+    values = {"next": _format_wait(usage.next), "span": _format_wait(usage.paused), "until": _format_pause_end(usage)}
     if view.state is LimitState.PAUSED and paused_by is not None:
-        values |= {"who": paused_by.actor, "at": moment(paused_by.at), "reason": paused_by.reason or NONE}
+        values |= {"who": paused_by.actor, "at": format_datetime(paused_by.at), "reason": paused_by.reason or NO_VALUE}
         found = [
             _("%(who)s paused it at %(at)s: no call starts for %(span)s, until %(until)s. Reason: %(reason)s") % values
         ]
@@ -150,51 +162,51 @@ def sentences(view: LimitView, paused_by: Act | None = None) -> list[str]:
             "%(count)d units are booked ahead, the last in %(span)s.",
             view.waiting,
         )
-        found.append(text % {"count": view.waiting, "span": _wait(usage.tail)})
+        found.append(text % {"count": view.waiting, "span": _format_wait(usage.tail)})
     if usage.share < 1:
         found.append(
             _("Only %(share)s of its limit is in force, after pushback or by an operator.")
-            % {"share": percent(usage.share)}
+            % {"share": format_percent(usage.share)}
         )
     return found
 
 
-def percent(share: float) -> str:
+def format_percent(share: float) -> str:
     """Format ``0.7`` as ``70 %``."""
     return f"{share * 100:.4g} %"
 
 
-def _window(window: WindowUsage) -> Window:
-    return Window(
+def _window_row(window: WindowUsage) -> WindowRow:
+    return WindowRow(
         rate=window.rate,
         used=_("%(used)d of %(limit)d") % {"used": window.used, "limit": window.limit},
         ahead=str(window.ahead),
         limit=str(window.limit),
         value=str(min(window.used, window.limit)),
-        of=str(window.limit),
-        full=_nearly(window.limit),
+        max=str(window.limit),
+        high=_warning_level(window.limit),
     )
 
 
-def _nearly(limit: int) -> str:
+def _warning_level(limit: int) -> str:
     return f"{limit * 0.9:g}"
 
 
-def _wait(seconds: float) -> str:
+def _format_wait(seconds: float) -> str:
     return format_duration(seconds) if seconds >= 1 else _("less than a second")
 
 
-def _until(usage: RateUsage) -> str:
-    return moment(usage.time + timedelta(seconds=usage.paused))
+def _format_pause_end(usage: RateUsage) -> str:
+    return format_datetime(usage.time + timedelta(seconds=usage.paused))
 
 
-def _member(info: LockInfo) -> Member:
-    return Member(
+def _member_row(info: LockInfo) -> MemberRow:
+    return MemberRow(
         info=info,
-        where=host_and_pid(info.holder, info.task, info.task_id),
-        since=moment(info.acquired_at),
+        process=host_and_pid(info.holder, info.task, info.task_id),
+        since=format_datetime(info.acquired_at),
         held_for=format_duration(info.held_for),
-        left=time_left(info),
-        bar=bar_of(info),
+        time_left=time_left(info),
+        meter=meter_of(info),
         lease=_("lease: %(span)s") % {"span": format_duration(info.ttl or 0)},
     )

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
-from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquoted
+from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquote_name
 from django_tasklock.admin.locks import actions, detail, listing, overview, sweeps
 
 
@@ -25,7 +25,7 @@ class LockAdmin(StoreAdmin):
         Page("look-up/", "look_up", detail.look_up),
         Page("overview/", "overview", overview.show),
         Page("sweep/", "sweep", sweeps.show, READ_AND_POST),  # POST requires the permission to release
-        Page("sweep/<int:object_id>/", "sweep_run", sweeps.one),  # no path: a lock may be called "sweep"
+        Page("sweep/<int:object_id>/", "sweep_run", sweeps.show_run),  # no path: a lock may be called "sweep"
         Page("release/", "release_selected", actions.release_selected, READ_AND_POST, release=True),
         Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, release=True),
         Page("<path:object_id>/ask/", "ask", actions.ask, READ_AND_POST, release=True),
@@ -41,13 +41,13 @@ class LockAdmin(StoreAdmin):
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the page of one name, held or free."""
-        return detail.show(self, request, unquoted(object_id), extra_context)
+        return detail.show(self, request, unquote_name(object_id), extra_context)
 
     @check_access(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the confirmation of releasing the lock."""
-        return HttpResponseRedirect(self.address("release", unquoted(object_id)))
+        return HttpResponseRedirect(self.page_url("release", unquote_name(object_id)))
 
     def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
         """Render a page that includes the search form for a name."""
-        return super().page(request, template, title, **{"look_up_url": self.address("look_up"), **context})
+        return super().page(request, template, title, **{"look_up_url": self.page_url("look_up"), **context})

@@ -10,10 +10,10 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, found_or_404, is_fragment
-from django_tasklock.admin.formats import MOMENT, Fact, moment
-from django_tasklock.admin.locks.rows import Row, lock_row
-from django_tasklock.admin.words import action_label, parked_label
+from django_tasklock.admin.base import StoreAdmin, call_or_404, is_fragment
+from django_tasklock.admin.formats import DATETIME_FORMAT, LabeledValue, format_datetime
+from django_tasklock.admin.labels import action_label, parked_label
+from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.locks.explanation import explain_awaited
@@ -22,7 +22,7 @@ from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import LockDetail, LockState, LockView
 
 
-class Pair(NamedTuple):
+class Comparison(NamedTuple):
     """The same property in the row and in the lock."""
 
     label: str
@@ -35,8 +35,8 @@ def show(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
     """Show the page, or its changing part with ``?fragment=1``."""
-    detail = found_or_404(operations.get_lock, name)
-    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_address(request))
+    detail = call_or_404(operations.get_lock, name)
+    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_url_getter(request))
     held = detail.lock is not None and detail.lock.state is not LockState.ORPHANED
     queue = operations.list_waiters(detail.name)
     awaited = operations.find_awaited(detail.name) if held else []
@@ -47,19 +47,21 @@ def show(
         "awaited": explain_awaited(awaited),
         "queue": queue,
         "more_waiting": queue.total - len(queue.waiters),
-        "waiters": [(waiter, moment(waiter.since), format_duration(waiter.waited)) for waiter in queue.waiters],
-        "facts": _facts(detail.lock, lock) if detail.lock and lock else [],
-        "row_url": admin.row_address(request)(detail.row.ref) if detail.row else "",
-        "pairs": _pairs(detail),
-        "moment": MOMENT,
-        "holds": _holds(detail.name),
+        "waiters": [
+            (waiter, format_datetime(waiter.since), format_duration(waiter.waited)) for waiter in queue.waiters
+        ],
+        "properties": _property_list(detail.lock, lock) if detail.lock and lock else [],
+        "row_url": admin.row_url_getter(request)(detail.row.ref) if detail.row else "",
+        "comparisons": _compare_with_row(detail),
+        "datetime_format": DATETIME_FORMAT,
+        "holds": _hold_rows(detail.name),
         "parked": [
             (message, parked_label(message.state), format_duration(message.waited)) for message in detail.parked
         ],
         "more_parked": max(0, (detail.lock.parked if detail.lock else 0) - len(detail.parked)),
         "history": [(act, action_label(act.action)) for act in detail.history],
-        "release_url": admin.address("release", detail.name),
-        "ask_url": admin.address("ask", detail.name),
+        "release_url": admin.page_url("release", detail.name),
+        "ask_url": admin.page_url("ask", detail.name),
     }
     template = "lock_fragment" if is_fragment(request) else "lock"
     return admin.page(request, template, detail.name, **context, **(extra_context or {}))
@@ -75,8 +77,8 @@ def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     except TaskLockError:
         text = _("“%(name)s” cannot be the name of a lock.") % {"name": name} if name else _("Type the name of a lock.")
         messages.warning(request, text)
-        return HttpResponseRedirect(admin.address("changelist"))
-    return HttpResponseRedirect(admin.address("change", bare))
+        return HttpResponseRedirect(admin.page_url("changelist"))
+    return HttpResponseRedirect(admin.page_url("change", bare))
 
 
 class HoldRow(NamedTuple):
@@ -84,64 +86,72 @@ class HoldRow(NamedTuple):
 
     hold: PastHold
     since: str
-    lasted: str
+    duration: str
     ended: str
 
 
-def _holds(name: str) -> list[HoldRow]:
+def _hold_rows(name: str) -> list[HoldRow]:
     """Return the last holds; none if the store does not record them."""
-    words = {
+    labels = {
         "released": _("given back"),
         "expired": _("its lease ran out"),
         "deleted": _("its key was deleted or evicted"),
         "forced": _("taken away"),
     }
     return [
-        HoldRow(hold, moment(hold.acquired_at), format_duration(hold.held_for), words.get(hold.ended, hold.ended))
+        HoldRow(
+            hold, format_datetime(hold.acquired_at), format_duration(hold.held_for), labels.get(hold.ended, hold.ended)
+        )
         for hold in if_supported(lambda: last_holds(name)) or ()
     ]
 
 
-def _facts(view: LockView, row: Row) -> list[Fact]:
+def _property_list(view: LockView, row: LockRow) -> list[LabeledValue]:
     info = view.info
     if view.state is LockState.ORPHANED:  # the value expired with the lease, so nothing else is known
-        return [Fact(_("Its lease ended"), _("%(span)s ago") % {"span": format_duration(view.lapsed_for or 0)})]
-    facts = [Fact(_("Holder"), row.where)]
+        return [LabeledValue(_("Its lease ended"), _("%(span)s ago") % {"span": format_duration(view.lapsed_for or 0)})]
+    properties = [LabeledValue(_("Holder"), row.process)]
     if view.alive is not None:
-        facts.append(Fact(_("Its process"), _("runs") if view.alive else _("has ended")))
+        properties.append(LabeledValue(_("Its process"), _("runs") if view.alive else _("has ended")))
     if info.task:
-        facts.append(Fact(_("Task"), info.task, code=True))
-        facts.append(Fact(_("Task id"), info.task_id, code=True))
-    facts += [
-        Fact(_("Held since"), moment(info.acquired_at)),
-        Fact(_("Held for"), row.held_for),
-        Fact(_("Time left"), row.left),
+        properties.append(LabeledValue(_("Task"), info.task, code=True))
+        properties.append(LabeledValue(_("Task id"), info.task_id, code=True))
+    properties += [
+        LabeledValue(_("Held since"), format_datetime(info.acquired_at)),
+        LabeledValue(_("Held for"), row.held_for),
+        LabeledValue(_("Time left"), row.time_left),
     ]
     if row.lease:
-        facts.append(Fact(_("Lease"), _("never expires") if info.ttl is None else format_duration(info.ttl)))
+        properties.append(
+            LabeledValue(_("Lease"), _("never expires") if info.ttl is None else format_duration(info.ttl))
+        )
     if row.behind:
-        facts.append(Fact(_("Behind it"), row.behind))
+        properties.append(LabeledValue(_("Behind it"), row.behind))
     if view.asked_for is not None:
-        facts.append(Fact(_("Asked to give it back"), _("%(span)s ago") % {"span": format_duration(view.asked_for)}))
-    facts.append(Fact(_("Fence"), str(info.fence), code=True))
+        properties.append(
+            LabeledValue(_("Asked to give it back"), _("%(span)s ago") % {"span": format_duration(view.asked_for)})
+        )
+    properties.append(LabeledValue(_("Fence"), str(info.fence), code=True))
     if view.instances:
-        facts.append(Fact(_("Instances that have it"), str(view.instances)))
+        properties.append(LabeledValue(_("Instances that have it"), str(view.instances)))
     if info.fingerprint:
-        facts.append(Fact(_("Fingerprint of the token"), info.fingerprint, code=True))
-    return facts
+        properties.append(LabeledValue(_("Fingerprint of the token"), info.fingerprint, code=True))
+    return properties
 
 
-def _pairs(detail: LockDetail) -> list[Pair]:
+def _compare_with_row(detail: LockDetail) -> list[Comparison]:
     row = detail.row
     if row is None or not row.exists:
         return []
     info = None if detail.lock is None else detail.lock.info
-    pairs = []
+    comparisons = []
     if row.field:  # otherwise no guard is known here
         label = _("State (%(field)s)") % {"field": row.field}
-        pairs.append(Pair(label, str(row.state), _("held") if info else _("free")))
+        comparisons.append(Comparison(label, str(row.state), _("held") if info else _("free")))
     if row.fenced:
         lock_token = (info.fingerprint or _("not ours")) if info else _("free")
-        pairs.append(Pair(_("Fingerprint of the token"), row.fingerprint or _("not claimed"), lock_token, code=True))
-        pairs.append(Pair(_("Epoch"), str(row.epoch), ""))
-    return pairs
+        comparisons.append(
+            Comparison(_("Fingerprint of the token"), row.fingerprint or _("not claimed"), lock_token, code=True)
+        )
+        comparisons.append(Comparison(_("Epoch"), str(row.epoch), ""))
+    return comparisons

@@ -7,7 +7,7 @@ from typing import Any, Final, cast, get_args
 
 from django.http import QueryDict
 
-from django_tasklock.admin.base import offset, query_string
+from django_tasklock.admin.base import parse_offset, query_string
 from django_tasklock.backends.contract.queries import Order, Query, Which
 from django_tasklock.operations.values import LockState
 
@@ -18,7 +18,7 @@ ORDERS: Final[dict[str, tuple[Order, bool]]] = {
     "-left": ("left", True),
 }
 """The orders by their query parameter. By default the longest held come first."""
-_BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"}
+_STATES_BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"}
 
 
 @dataclass(frozen=True)
@@ -37,23 +37,23 @@ class Filters:
         """Read the filters from a query string, or from the form that a page sent along."""
         state, order, start = (data.get(key, "") for key in ("state", "o", "from"))
         return cls(
-            state=state if state in _BY_EXPIRY else "",
+            state=state if state in _STATES_BY_EXPIRY else "",
             q=data.get("q", "").strip(),
             task=data.get("task", "").strip(),
             waiting=data.get("waiting", "") == "1",
-            order=order if order in ORDERS and state not in _BY_EXPIRY else "",
-            start=offset(start),
+            order=order if order in ORDERS and state not in _STATES_BY_EXPIRY else "",
+            start=parse_offset(start),
         )
 
     @property
-    def narrowed(self) -> bool:
+    def is_search(self) -> bool:
         """Whether there is a filter besides the state; then each page is a search through some of the locks."""
         return bool(self.q or self.task or self.waiting)
 
     @property
     def sortable(self) -> bool:
         """Whether the list has several orders; orphaned, expiring and never expiring locks are sorted by expiry."""
-        return self.state not in _BY_EXPIRY
+        return self.state not in _STATES_BY_EXPIRY
 
     def query(self, limit: int) -> Query:
         """Return the query for ``operations.list_locks``."""
@@ -71,7 +71,7 @@ class Filters:
             limit=limit,
         )
 
-    def address(self, **changes: Any) -> str:
+    def to_query_string(self, **changes: Any) -> str:
         """Return the query string with these changes; without ``start`` it is that of the first page."""
         new = replace(self, **{"start": 0, **changes})
         return query_string(

@@ -11,9 +11,9 @@ from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, is_fragment
-from django_tasklock.admin.formats import soft
+from django_tasklock.admin.formats import escape_with_breaks
 from django_tasklock.admin.locks.filters import Filters
-from django_tasklock.admin.locks.rows import Row, lock_row
+from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.values import LockPage, LockState
 
@@ -23,8 +23,8 @@ class Choice(NamedTuple):
 
     label: str
     url: str
-    chosen: bool
-    number: int | None = None
+    is_selected: bool
+    total: int | None = None
     sorted: str = ""
     """``ascending`` or ``descending`` in the heading of the column by which the list is sorted."""
 
@@ -34,52 +34,54 @@ def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, An
     filters = Filters.read(request.GET)
     title = capfirst(str(admin.opts.verbose_name_plural))
     try:
-        page, filters = _read(filters, admin.list_per_page)
+        page, filters = _read_page(filters, admin.list_per_page)
         counts = operations.count_locks()
     except BackendUnavailable:
         raise
     except TaskLockError:
         return admin.page(request, "cannot_list", title)
-    rows = [lock_row(view, admin.row_address(request)) for view in page.locks]
+    rows = [lock_row(view, admin.row_url_getter(request)) for view in page.locks]
     context: dict[str, Any] = {
         "filters": filters,
-        "rows": rows,
-        "states": _states(filters, counts),
-        "headings": {"age": _heading(filters, ""), "left": _heading(filters, "left")},
+        "states": _state_choices(filters, counts),
+        "headings": {"age": _heading_link(filters, ""), "left": _heading_link(filters, "left")},
         "pager": _pager(filters, page, admin.list_per_page),
-        "summary": _summary(filters, page),
+        "summary": _summarize(filters, page),
         "tasks": sorted({row.task for row in rows if row.task}),
-        "links": [_Links(admin, filters, row) for row in rows],
-        "lines": [],
-        "empty": _empty(filters, page),
-        "here": filters.address(start=filters.start),
-        "everything": filters.address(q="", task="", waiting=False),
-        "release_selected_url": admin.address("release_selected"),
+        "rows": rows,
+        "rows_with_links": [(row, _RowLinks(admin, filters, row)) for row in rows],
+        "empty": _empty_message(filters, page),
+        "refresh_url": filters.to_query_string(start=filters.start),
+        "unfiltered_url": filters.to_query_string(q="", task="", waiting=False),
+        "release_selected_url": admin.page_url("release_selected"),
     }
-    context["lines"] = list(zip(rows, context.pop("links"), strict=True))
     template = "locks_fragment" if is_fragment(request) else "locks"
     return admin.page(request, template, title, **context, **(extra_context or {}))
 
 
-class _Links:
+class _RowLinks:
     """The URLs of one line, and its identifiers with line break opportunities."""
 
-    def __init__(self, admin: StoreAdmin, filters: Filters, row: Row) -> None:
-        self.lock = admin.address("change", row.name)
-        self.task = filters.address(task=row.task) if row.task else ""
-        self.name, self.where, self.called = soft(row.name), soft(row.where), soft(row.task)
-        self.ref = "" if row.row is None else soft(str(row.row.ref))
+    def __init__(self, admin: StoreAdmin, filters: Filters, row: LockRow) -> None:
+        self.lock = admin.page_url("change", row.name)
+        self.task = filters.to_query_string(task=row.task) if row.task else ""
+        self.name, self.process, self.task_name = (
+            escape_with_breaks(row.name),
+            escape_with_breaks(row.process),
+            escape_with_breaks(row.task),
+        )
+        self.ref = "" if row.row is None else escape_with_breaks(str(row.row.ref))
 
 
-def _read(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
+def _read_page(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
     page = operations.list_locks(filters.query(limit))
-    if not page.locks and filters.start and not filters.narrowed and page.total:
+    if not page.locks and filters.start and not filters.is_search and page.total:
         filters = Filters(state=filters.state, order=filters.order, start=(page.total - 1) // limit * limit)
         page = operations.list_locks(filters.query(limit))  # locks were released meanwhile: show the last page
     return page, filters
 
 
-def _states(filters: Filters, counts: Any) -> list[Choice]:
+def _state_choices(filters: Filters, counts: Any) -> list[Choice]:
     known = [
         ("", _("all live"), counts.live),
         (LockState.EXPIRING.value, LockState.EXPIRING.label, counts.expiring),
@@ -87,32 +89,38 @@ def _states(filters: Filters, counts: Any) -> list[Choice]:
         (LockState.ORPHANED.value, LockState.ORPHANED.label, counts.orphaned),
     ]
     return [
-        Choice(str(label), filters.address(state=state), filters.state == state, count) for state, label, count in known
+        Choice(str(label), filters.to_query_string(state=state), filters.state == state, count)
+        for state, label, count in known
     ]
 
 
-def _heading(filters: Filters, order: str) -> Choice | None:
+def _heading_link(filters: Filters, order: str) -> Choice | None:
     """Return the link that sorts by a column; ``None`` if the list has one order only."""
     if not filters.sortable:
         return None
-    back = f"-{order}" if order else "-age"
-    chosen = filters.order in (order, back)
+    reverse_order = f"-{order}" if order else "-age"
+    is_selected = filters.order in (order, reverse_order)
     descending = (filters.order == order) == (order == "")  # the longest held first, and the least time left first
-    sorted_ = ("descending" if descending else "ascending") if chosen else ""
-    return Choice("", filters.address(order=back if filters.order == order else order), chosen, sorted=sorted_)
+    sorted_ = ("descending" if descending else "ascending") if is_selected else ""
+    return Choice(
+        "",
+        filters.to_query_string(order=reverse_order if filters.order == order else order),
+        is_selected,
+        sorted=sorted_,
+    )
 
 
 def _pager(filters: Filters, page: LockPage, limit: int) -> dict[str, Any]:
     start = filters.start
     pager: dict[str, Any] = {
-        "first": filters.address() if start else "",
-        "next": filters.address(start=page.next) if page.next is not None else "",
-        "searching": filters.narrowed,
+        "first": filters.to_query_string() if start else "",
+        "next": filters.to_query_string(start=page.next) if page.next is not None else "",
+        "searching": filters.is_search,
     }
-    if not filters.narrowed:
+    if not filters.is_search:
         last = max(0, page.total - 1) // limit * limit
-        pager["previous"] = filters.address(start=max(0, start - limit)) if start else ""
-        pager["last"] = filters.address(start=last) if last > start + limit and page.next is not None else ""
+        pager["previous"] = filters.to_query_string(start=max(0, start - limit)) if start else ""
+        pager["last"] = filters.to_query_string(start=last) if last > start + limit and page.next is not None else ""
         pager["number"] = _("Page %(number)d of %(of)d") % {
             "number": start // limit + 1,
             "of": max(last, start) // limit + 1,
@@ -120,13 +128,13 @@ def _pager(filters: Filters, page: LockPage, limit: int) -> dict[str, Any]:
     return pager
 
 
-def _summary(filters: Filters, page: LockPage) -> str:
+def _summarize(filters: Filters, page: LockPage) -> str:
     found = len(page.locks)
-    if filters.narrowed:
+    if filters.is_search:
         text = ngettext("%(found)d lock found", "%(found)d locks found", found) % {"found": found}
         if filters.start or page.next is not None:
-            looked = (page.next if page.next is not None else page.total) or 0
-            text += " " + _among(filters.start + 1, max(looked, filters.start + 1), page.total)
+            searched = (page.next if page.next is not None else page.total) or 0
+            text += " " + _format_range(filters.start + 1, max(searched, filters.start + 1), page.total)
         return text
     if not found:
         return _("No locks")
@@ -139,18 +147,18 @@ def _summary(filters: Filters, page: LockPage) -> str:
     }
     if page.ordered:
         part = filters.start // page.ordered * page.ordered
-        text += " " + _among(part + 1, min(part + page.ordered, page.total), page.total)
+        text += " " + _format_range(part + 1, min(part + page.ordered, page.total), page.total)
     return text
 
 
-def _among(first: int, last: int, total: int) -> str:
+def _format_range(first: int, last: int, total: int) -> str:
     return _("among number %(first)d to %(last)d of %(total)d") % {"first": first, "last": last, "total": total}
 
 
-def _empty(filters: Filters, page: LockPage) -> str:
-    if filters.narrowed and page.next is not None:
+def _empty_message(filters: Filters, page: LockPage) -> str:
+    if filters.is_search and page.next is not None:
         return _("No match so far. Search on to look through the rest.")
-    if filters.narrowed:
+    if filters.is_search:
         return _("No lock matches.")
     if filters.state:
         return _("No lock is in this state.")

@@ -13,7 +13,7 @@ from django.utils.safestring import mark_safe
 from django.utils.translation import gettext_lazy as _
 
 from django_tasklock import operations
-from django_tasklock.admin.base import address
+from django_tasklock.admin.base import page_url
 from django_tasklock.admin.locks.rows import lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import Lock
@@ -43,11 +43,11 @@ class LockPanelMixin(_ModelAdmin):
         user: Any = request.user
         if obj is None or not user.has_perm("tasklock.view_lock"):
             return fieldsets
-        panel = (_("Lock"), {"fields": (), "description": _Panel(self.admin_site, request, obj)})
+        panel = (_("Lock"), {"fields": (), "description": _LazyPanel(self.admin_site, request, obj)})
         return [*fieldsets, panel]
 
 
-class _Panel:
+class _LazyPanel:
     """The lazily rendered panel, since ``get_fieldsets`` is called more often than a template renders it."""
 
     def __init__(self, site: admin.AdminSite, request: HttpRequest, row: Model) -> None:
@@ -63,7 +63,7 @@ class _Panel:
             for name in names:
                 detail = operations.get_lock(name)
                 lock = None if detail.lock is None else lock_row(detail.lock, lambda ref: "")
-                url = address(self.site, "change", name) if linked else ""
+                url = page_url(self.site, "change", name) if linked else ""
                 context["locks"].append({"detail": detail, "lock": lock, "url": url})
         except (BackendUnavailable, TaskLockError) as error:
             context["down"] = isinstance(error, BackendUnavailable)

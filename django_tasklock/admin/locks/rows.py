@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock.admin.formats import Bar, bar_of, host_and_pid, time_left
+from django_tasklock.admin.formats import Meter, host_and_pid, meter_of, time_left
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.values import LockState, LockView, RowRef
 
@@ -19,7 +19,7 @@ SYMBOLS = {
     LockState.ORPHANED: "○",
 }
 """Symbols shown beside the labels of the states."""
-DEAD = "✕"
+DEAD_SYMBOL = "✕"
 
 
 class RowLink(NamedTuple):
@@ -30,67 +30,67 @@ class RowLink(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Row:
+class LockRow:
     """A lock in a list, or at the head of its own page."""
 
     name: str
     state: LockState
-    look: str
+    style: str
     """The style of the state: its value, or ``dead``."""
     symbol: str
-    word: str
+    state_label: str
     dead: bool
     holder: str
-    where: str
+    process: str
     """The holder without its task, which is shown beside it."""
     task: str
     task_id: str
     fingerprint: str
     held_for: str
-    bar: Bar | None
-    left: str
+    meter: Meter | None
+    time_left: str
     lease: str
     row: RowLink | None
     behind: str
     """The numbers of waiters and parked messages; empty if there are none."""
     notes: tuple[str, ...]
-    pick: str
+    checkbox_value: str
     """The value of the checkbox: fingerprint and name."""
 
 
-def lock_row(view: LockView, address_of: Callable[[RowRef], str]) -> Row:
-    """Format a lock; ``address_of`` returns the URL of a guarded row's change page, or an empty text."""
+def lock_row(view: LockView, url_of: Callable[[RowRef], str]) -> LockRow:
+    """Format a lock; ``url_of`` returns the URL of a guarded row's change page, or an empty text."""
     info = view.info
-    return Row(
+    return LockRow(
         name=info.name,
         state=view.state,
-        look="dead" if view.dead else view.state.value,
-        symbol=DEAD if view.dead else SYMBOLS[view.state],
-        word=_("holder has ended") if view.dead else str(view.state.label),
+        style="dead" if view.dead else view.state.value,
+        symbol=DEAD_SYMBOL if view.dead else SYMBOLS[view.state],
+        state_label=_("holder has ended") if view.dead else str(view.state.label),
         dead=view.dead,
         holder=info.holder,
-        where=host_and_pid(info.holder, info.task, info.task_id),
+        process=host_and_pid(info.holder, info.task, info.task_id),
         task=info.task,
         task_id=info.task_id,
         fingerprint=info.fingerprint,
         held_for=format_duration(info.held_for),
-        bar=_bar(view),
-        left=_left(view),
-        lease=_lease(view),
-        row=None if view.row is None else RowLink(view.row, address_of(view.row)),
-        behind=_behind(info.waiting, view.parked),
+        meter=_meter(view),
+        time_left=_format_time_left(view),
+        lease=_format_lease(view),
+        row=None if view.row is None else RowLink(view.row, url_of(view.row)),
+        behind=_format_behind(info.waiting, view.parked),
         notes=tuple(_notes(view)),
-        pick=f"{info.fingerprint} {info.name}",
+        checkbox_value=f"{info.fingerprint} {info.name}",
     )
 
 
-def _bar(view: LockView) -> Bar | None:
+def _meter(view: LockView) -> Meter | None:
     if view.state in (LockState.ORPHANED, LockState.NO_EXPIRY) or view.dead:
         return None  # the timeout does not end it
-    return bar_of(view.info)
+    return meter_of(view.info)
 
 
-def _left(view: LockView) -> str:
+def _format_time_left(view: LockView) -> str:
     if view.state is LockState.ORPHANED:
         return _("ended %(span)s ago") % {"span": format_duration(view.lapsed_for or 0)}
     if view.info.ttl is None:
@@ -100,7 +100,7 @@ def _left(view: LockView) -> str:
     return time_left(view.info)
 
 
-def _lease(view: LockView) -> str:
+def _format_lease(view: LockView) -> str:
     if view.state is LockState.ORPHANED:
         return ""
     if view.info.ttl is None:
@@ -108,7 +108,7 @@ def _lease(view: LockView) -> str:
     return _("lease: %(span)s") % {"span": format_duration(view.info.ttl)}
 
 
-def _behind(waiting: int, parked: int) -> str:
+def _format_behind(waiting: int, parked: int) -> str:
     parts = []
     if waiting:
         parts.append(ngettext("%(count)d waiting", "%(count)d waiting", waiting) % {"count": waiting})

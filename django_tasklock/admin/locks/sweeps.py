@@ -13,8 +13,8 @@ from django.http import Http404, HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, offset
-from django_tasklock.admin.formats import NONE, Fact, moment, soft
+from django_tasklock.admin.base import StoreAdmin, parse_offset
+from django_tasklock.admin.formats import NO_VALUE, LabeledValue, escape_with_breaks, format_datetime
 from django_tasklock.admin.forms import SweepForm
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import format_duration
@@ -33,13 +33,13 @@ class RunRow(NamedTuple):
 
     run: SweepRun
     at: str
-    took: str
+    duration: str
     url: str
-    what: str
+    repairs: str
     """The numbers of repaired findings, by class."""
 
 
-class Class(NamedTuple):
+class TallyRow(NamedTuple):
     """The counts of one class of leftovers."""
 
     label: str
@@ -57,19 +57,19 @@ def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
             raise PermissionDenied
         if form.is_valid():
             return _sweep(admin, request, form)
-    return _page(admin, request, form)
+    return _render(admin, request, form)
 
 
-def one(admin: StoreAdmin, request: HttpRequest, number: str) -> HttpResponse:
+def show_run(admin: StoreAdmin, request: HttpRequest, number: str) -> HttpResponse:
     """Show one run; 404 if it is not recorded."""
-    run = operations.find_sweep_run(offset(number))
+    run = operations.find_sweep_run(parse_offset(number))
     if run is None:
         raise Http404(f"no run {number!r} of the sweep is remembered")
-    title = _("Sweep of %(at)s") % {"at": moment(run.at)}
-    return _report(admin, request, title, run.report, [Fact(_("Who"), run.actor)], run.problem)
+    title = _("Sweep of %(at)s") % {"at": format_datetime(run.at)}
+    return _render_report(admin, request, title, run.report, [LabeledValue(_("Who"), run.actor)], run.problem)
 
 
-def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
+def _render(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResponse:
     try:
         runs, age, unknown = operations.sweep_runs(SHOWN), operations.last_sweep_age(), False
     except Error as error:
@@ -78,10 +78,10 @@ def _page(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpRespo
     rows = [
         RunRow(
             run,
-            moment(run.at),
+            format_datetime(run.at),
             format_duration(run.seconds),
-            admin.address("sweep_run", str(run.number)),
-            in_words(run.report),
+            admin.page_url("sweep_run", str(run.number)),
+            summarize_repairs(run.report),
         )
         for run in runs
     ]
@@ -107,79 +107,87 @@ def _sweep(admin: StoreAdmin, request: HttpRequest, form: SweepForm) -> HttpResp
         raise
     except TaskLockError as error:
         messages.error(request, _("Nothing was done: %(error)s") % {"error": error})
-        return HttpResponseRedirect(admin.address("sweep"))
+        return HttpResponseRedirect(admin.page_url("sweep"))
     if report.dry_run:
-        return _report(admin, request, _("What a sweep would put right"), report.as_dict(), [])
+        return _render_report(admin, request, _("What a sweep would put right"), report.as_dict(), [])
     text = ngettext("Swept: %(count)d thing was put right.", "Swept: %(count)d things were put right.", report.swept)
     messages.success(request, text % {"count": report.swept})
     if report.number is None:
-        return HttpResponseRedirect(admin.address("sweep"))
-    return HttpResponseRedirect(admin.address("sweep_run", str(report.number)))
+        return HttpResponseRedirect(admin.page_url("sweep"))
+    return HttpResponseRedirect(admin.page_url("sweep_run", str(report.number)))
 
 
-def _report(
+def _render_report(
     admin: StoreAdmin,
     request: HttpRequest,
     title: str,
     report: Mapping[str, Any],
-    facts: Sequence[Fact],
+    first_properties: Sequence[LabeledValue],
     problem: str = "",
 ) -> HttpResponse:
-    looked = report.get("looked_at") or {}
-    shown = [
-        *facts,
-        Fact(_("Put right"), str(report.get("swept", 0))),
-        Fact(_("Published again"), str(report.get("published", 0))),
-        Fact(_("Duration"), format_duration(report.get("seconds", 0))),
-        Fact(_("Checked"), ", ".join(f"{number} {_looked(what)}" for what, number in looked.items() if number) or NONE),
+    checked = report.get("looked_at") or {}
+    properties = [
+        *first_properties,
+        LabeledValue(_("Put right"), str(report.get("swept", 0))),
+        LabeledValue(_("Published again"), str(report.get("published", 0))),
+        LabeledValue(_("Duration"), format_duration(report.get("seconds", 0))),
+        LabeledValue(
+            _("Checked"),
+            ", ".join(f"{number} {_checked_label(what)}" for what, number in checked.items() if number) or NO_VALUE,
+        ),
     ]
     findings = [
-        (kind_in_words(one.get("kind", "")), soft(one.get("name") or one.get("row") or ""), _came(one), one)
+        (
+            kind_label(one.get("kind", "")),
+            escape_with_breaks(one.get("name") or one.get("row") or ""),
+            _outcome_label(one),
+            one,
+        )
         for one in report.get("findings", ())
     ]
     context: dict[str, Any] = {
-        "facts": shown,
+        "properties": properties,
         "problem": problem,
         "dry_run": bool(report.get("dry_run")),
-        "classes": _classes(report),
+        "classes": _tally_rows(report),
         "findings": findings,
         "unlisted": int(report.get("unlisted", 0)),
         "left_out": report.get("left_out", ()),
     }
-    return admin.page(request, "sweep_run", title, trail=((_("Sweep"), admin.address("sweep")),), **context)
+    return admin.page(request, "sweep_run", title, breadcrumbs=((_("Sweep"), admin.page_url("sweep")),), **context)
 
 
-def kind_in_words(kind: str) -> str:
+def kind_label(kind: str) -> str:
     """Return the label of a class of findings; its code if it is unknown, as it comes from a later version."""
     return _(CLASSES[Kind(kind)][0]) if kind in CLASSES else kind
 
 
-def in_words(report: Mapping[str, Any]) -> str:
+def summarize_repairs(report: Mapping[str, Any]) -> str:
     """Return the numbers of repaired findings, by class; empty if there are none."""
-    parts = [f"{one.label}: {one.acted}" for one in _classes(report) if one.acted]
+    parts = [f"{one.label}: {one.acted}" for one in _tally_rows(report) if one.acted]
     return "; ".join(parts)
 
 
-def _classes(report: Mapping[str, Any]) -> list[Class]:
+def _tally_rows(report: Mapping[str, Any]) -> list[TallyRow]:
     counted = report.get("classes") or {}
     return [
-        Class(kind_in_words(kind), *(int(tally.get(word, 0)) for word in ("found", "acted", "changed", "kept")))
+        TallyRow(kind_label(kind), *(int(tally.get(word, 0)) for word in ("found", "acted", "changed", "kept")))
         for kind, tally in counted.items()
         if tally.get("found")
     ]
 
 
-def _looked(what: str) -> str:
-    words = {"entries": _("index entries"), "locks": _("locks"), "rows": _("rows"), "parked": _("lines of messages")}
-    return words.get(what, what)
+def _checked_label(what: str) -> str:
+    labels = {"entries": _("index entries"), "locks": _("locks"), "rows": _("rows"), "parked": _("lines of messages")}
+    return labels.get(what, what)
 
 
-def _came(finding: Mapping[str, Any]) -> str:
-    words = {
+def _outcome_label(finding: Mapping[str, Any]) -> str:
+    labels = {
         "swept": _("put right"),
         "would_be_swept": _("would be put right"),
         "changed": _("no longer so at the second check"),
         "kept": _("left as it is"),
     }
     came = str(finding.get("came", ""))
-    return words.get(came, came)
+    return labels.get(came, came)

@@ -11,48 +11,50 @@ from django.utils.translation import gettext as _, ngettext
 from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin
 from django_tasklock.admin.forms import ParkedForm
-from django_tasklock.admin.parked.pages import row_of
+from django_tasklock.admin.parked.pages import message_row
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.operations.parked.listing import ParkedQuery
 
-ACTS = {
+OPERATIONS = {
     "publish": operations.publish_parked,
     "requeue": operations.requeue_parked,
     "discard": operations.discard_parked,
 }
 
 
-def act(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
+def act_on_selected(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     """Show the confirmation of the selected action; act on POST of the confirmation."""
-    sent = request.POST if request.method == "POST" else request.GET
-    what, back = sent.get("do", ""), admin.address("changelist")
-    ids = list(dict.fromkeys(sent.getlist("message")))[: admin.list_per_page]
-    if what not in ACTS or not ids:
+    parameters = request.POST if request.method == "POST" else request.GET
+    action, back = parameters.get("do", ""), admin.page_url("changelist")
+    ids = list(dict.fromkeys(parameters.getlist("message")))[: admin.list_per_page]
+    if action not in OPERATIONS or not ids:
         messages.warning(request, _("No message was selected."))
         return HttpResponseRedirect(back)
     confirmed = request.method == "POST" and request.POST.get("confirm") == "yes"
     form = ParkedForm(request.POST if confirmed else None)
     if confirmed and form.is_valid():
-        return _do(admin, request, what, ids, form.cleaned_data["reason"], back)
+        return _perform(admin, request, action, ids, form.cleaned_data["reason"], back)
     page = operations.list_parked(ParkedQuery(ids=tuple(ids), limit=len(ids)))
-    rows = [row_of(admin, request, view) for view in page.messages]
+    rows = [message_row(admin, request, view) for view in page.messages]
     found = {view.info.task_id for view in page.messages}
     context: dict[str, Any] = {
-        "what": what,
+        "action": action,
         "rows": rows,
-        "gone": [task_id for task_id in ids if task_id not in found],
+        "missing": [task_id for task_id in ids if task_id not in found],
         "form": form,
         "back": rows[0].url if len(rows) == 1 else back,
-        "button": _button(what, len(rows)),
+        "button": _button(action, len(rows)),
     }
-    return admin.page(request, "parked_act", _title(what, len(rows)), **context)
+    return admin.page(request, "parked_act", _title(action, len(rows)), **context)
 
 
-def _do(admin: StoreAdmin, request: HttpRequest, what: str, ids: list[str], reason: str, back: str) -> HttpResponse:
+def _perform(
+    admin: StoreAdmin, request: HttpRequest, action: str, ids: list[str], reason: str, back: str
+) -> HttpResponse:
     by, done = admin.actor(request), 0
     for number, task_id in enumerate(ids):
         try:
-            obstacle = ACTS[what](task_id, by=by, reason=reason)
+            obstacle = OPERATIONS[action](task_id, by=by, reason=reason)
         except BackendUnavailable:
             left = len(ids) - number
             text = ngettext(
@@ -72,17 +74,17 @@ def _do(admin: StoreAdmin, request: HttpRequest, what: str, ids: list[str], reas
     return HttpResponseRedirect(back)
 
 
-def _title(what: str, count: int) -> str:
+def _title(action: str, count: int) -> str:
     return {
         "publish": ngettext("Publish %(count)d message now?", "Publish %(count)d messages now?", count),
         "requeue": ngettext("Let %(count)d message wait again?", "Let %(count)d messages wait again?", count),
         "discard": ngettext("Discard %(count)d message?", "Discard %(count)d messages?", count),
-    }[what] % {"count": count}
+    }[action] % {"count": count}
 
 
-def _button(what: str, count: int) -> str:
+def _button(action: str, count: int) -> str:
     return {
         "publish": ngettext("Publish %(count)d message", "Publish %(count)d messages", count),
         "requeue": ngettext("Let %(count)d message wait", "Let %(count)d messages wait", count),
         "discard": ngettext("Discard %(count)d message", "Discard %(count)d messages", count),
-    }[what] % {"count": count}
+    }[action] % {"count": count}

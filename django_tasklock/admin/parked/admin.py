@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 
-from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, query_string, unquoted
+from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, query_string, unquote_name
 from django_tasklock.admin.parked import actions, pages
 
 
@@ -21,27 +21,27 @@ class ParkedMessageAdmin(StoreAdmin):
     list_per_page = 50
     may_act: ClassVar[str] = "change"
 
-    own_pages: ClassVar[Sequence[Page]] = [Page("act/", "act", actions.act, READ_AND_POST, release=True)]
+    own_pages: ClassVar[Sequence[Page]] = [Page("act/", "act", actions.act_on_selected, READ_AND_POST, release=True)]
 
     @check_access()
     def changelist_view(self, request: HttpRequest, extra_context: Any = None) -> HttpResponse:
         """Show the list."""
-        return pages.listing(self, request, extra_context)
+        return pages.show_list(self, request, extra_context)
 
     @check_access()
     def change_view(
         self, request: HttpRequest, object_id: str, form_url: str = "", extra_context: Any = None
     ) -> HttpResponse:
         """Show the page of one message."""
-        return pages.detail(self, request, unquoted(object_id), extra_context)
+        return pages.show_message(self, request, unquote_name(object_id), extra_context)
 
     @check_access()
     def history_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the message's own page."""
-        return HttpResponseRedirect(self.address("change", unquoted(object_id)))
+        return HttpResponseRedirect(self.page_url("change", unquote_name(object_id)))
 
     @check_access(release=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the confirmation of discarding the message."""
-        chosen = query_string({"do": "discard", "message": unquoted(object_id)})
-        return HttpResponseRedirect(self.address("act") + chosen)
+        chosen = query_string({"do": "discard", "message": unquote_name(object_id)})
+        return HttpResponseRedirect(self.page_url("act") + chosen)

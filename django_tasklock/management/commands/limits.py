@@ -12,11 +12,11 @@ from django.core.serializers.json import DjangoJSONEncoder
 from django_tasklock import operations
 from django_tasklock.management.terminal import (
     actor,
-    as_plain,
+    as_command_errors,
     check_texts,
-    command_errors,
-    in_line as act_in_line,
-    until_closed,
+    exit_on_broken_pipe,
+    format_act,
+    to_plain,
 )
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, LimitView, PermitsView
@@ -52,25 +52,25 @@ class Command(BaseCommand):
         acts = given or options["reset"] or options["resume"]
         if acts and options["name"] is None:
             raise CommandError("Give the name of the limiter.")
-        work: Callable[[dict[str, Any]], None] = self._list
+        run: Callable[[dict[str, Any]], None] = self._list
         if acts:
-            work = self._act
+            run = self._act
         elif options["name"] is not None:
-            work = self._explain
-        with command_errors(), until_closed(self.stdout):
-            work(options)
+            run = self._explain
+        with as_command_errors(), exit_on_broken_pipe(self.stdout):
+            run(options)
 
     def _list(self, options: dict[str, Any]) -> None:
         limits = operations.list_limits(options["search"], limit=options["limit"])
         permits = operations.list_permits(options["search"], limit=options["limit"])
         if options["json"]:
             found = {"total": limits.total, "limits": limits.limits, "concurrency": permits.limiters}
-            self._json({key: as_plain(value) for key, value in found.items()})
+            self._json({key: to_plain(value) for key, value in found.items()})
             return
         for view in limits.limits:
-            self.stdout.write(in_line(view))
+            self.stdout.write(format_limit(view))
         for limiter in permits.limiters:
-            self.stdout.write(permits_in_line(limiter))
+            self.stdout.write(format_permits(limiter))
         if options["verbosity"] > 0:
             self.stdout.write(f"{len(limits.limits)} shown of {limits.total} rate limits.")
 
@@ -79,20 +79,20 @@ class Command(BaseCommand):
         if detail.limit is None and detail.permits is None:
             raise CommandError(f"No limiter {detail.name!r} is known.")
         if options["json"]:
-            self._json(as_plain(detail))
+            self._json(to_plain(detail))
             return
         for view in (detail.limit, *detail.tenants):
             if view is not None:
-                self.stdout.write(in_line(view))
+                self.stdout.write(format_limit(view))
         if detail.permits is not None:
-            self.stdout.write(permits_in_line(detail.permits))
+            self.stdout.write(format_permits(detail.permits))
             for member in detail.permits.members:
                 left = "until it is released" if member.without_timeout else f"{format_duration(member.time_left)} left"
                 self.stdout.write(
                     f"  {member.fingerprint} {member.holder}, for {format_duration(member.held_for)}, {left}"
                 )
         for act in detail.history:
-            self.stdout.write(act_in_line(act))
+            self.stdout.write(format_act(act))
 
     def _act(self, options: dict[str, Any]) -> None:
         name, common = options["name"], {"by": actor("limits"), "reason": options["reason"]}
@@ -107,17 +107,17 @@ class Command(BaseCommand):
         else:
             result = operations.change_limit(name, options["share"], **common)
         if options["json"]:
-            self._json(as_plain(result))
+            self._json(to_plain(result))
         elif result and options["verbosity"] > 0:
-            self.stdout.write(self.style.SUCCESS(in_words(result)))
+            self.stdout.write(self.style.SUCCESS(describe_result(result)))
         if not result:
-            raise CommandError(in_words(result))
+            raise CommandError(describe_result(result))
 
     def _json(self, data: Any) -> None:
         self.stdout.write(json.dumps(data, cls=DjangoJSONEncoder, ensure_ascii=False, indent=2))
 
 
-def in_line(view: LimitView) -> str:
+def format_limit(view: LimitView) -> str:
     """Format one rate limit on one line."""
     if view.usage is None:
         return f"{printable(view.name)}  {view.state}"
@@ -128,12 +128,12 @@ def in_line(view: LimitView) -> str:
     return f"{printable(view.name)}  {view.state}  {windows}  {view.usage.refused} refused{more}"
 
 
-def permits_in_line(view: PermitsView) -> str:
+def format_permits(view: PermitsView) -> str:
     """Format one concurrency limiter on one line."""
     return f"{printable(view.name)}  {view.used} of {view.limit or '?'} permits taken, {view.waiting} waiting"
 
 
-def in_words(result: LimitResult) -> str:
+def describe_result(result: LimitResult) -> str:
     """Return the outcome as a sentence."""
     return {
         LimitOutcome.RESET: f"{result.name!r} was reset.",

@@ -11,7 +11,14 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Query, Which
 from django_tasklock.locks.info import left_in_words
-from django_tasklock.management.terminal import actor, as_plain, check_texts, command_errors, in_line, until_closed
+from django_tasklock.management.terminal import (
+    actor,
+    as_command_errors,
+    check_texts,
+    exit_on_broken_pipe,
+    format_act,
+    to_plain,
+)
 from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import printable
@@ -48,13 +55,13 @@ class Command(BaseCommand):
         acts = options["release"] is not None or options["ask"] is not None  # an empty name must not mean the list
         if acts and options["name"] is not None:
             raise CommandError("Give the lock's name once: after --release, after --ask, or alone.")
-        work: Callable[[dict[str, Any]], None] = self._list
+        run: Callable[[dict[str, Any]], None] = self._list
         if acts:
-            work = self._act
+            run = self._act
         elif options["name"] is not None:
-            work = self._explain
-        with command_errors(), until_closed(self.stdout):
-            work(options)
+            run = self._explain
+        with as_command_errors(), exit_on_broken_pipe(self.stdout):
+            run(options)
 
     def _list(self, options: dict[str, Any]) -> None:
         if options["limit"] < 1:
@@ -65,29 +72,29 @@ class Command(BaseCommand):
             task=options["task"],
         )
         found: list[LockView] = []
-        total, further = 0, 0
+        total, offset = 0, 0
         while len(found) < options["limit"]:
-            page = operations.list_locks(query._replace(offset=further, limit=min(1000, options["limit"] - len(found))))
+            page = operations.list_locks(query._replace(offset=offset, limit=min(1000, options["limit"] - len(found))))
             found += page.locks
             total = page.total
             if page.next is None:
                 break
-            further = page.next
+            offset = page.next
         if options["json"]:
-            self._json({"total": total, "locks": [lock_as_plain(lock) for lock in found]})
+            self._json({"total": total, "locks": [lock_to_plain(lock) for lock in found]})
             return
         for lock in found:
-            self.stdout.write(self._line(lock))
+            self.stdout.write(self._format_lock(lock))
         if options["verbosity"] > 0:
             self.stdout.write(f"{len(found)} shown of {total} that are {options['state'].replace('_', ' ')}.")
 
     def _explain(self, options: dict[str, Any]) -> None:
         detail = operations.get_lock(options["name"])
         if options["json"]:
-            self._json(detail_as_plain(detail))
+            self._json(detail_to_plain(detail))
             return
         if detail.lock is not None:
-            self.stdout.write(self._line(detail.lock))
+            self.stdout.write(self._format_lock(detail.lock))
         for sentence in detail.explanation:
             self.stdout.write(str(sentence))
         for sentence in explain_awaited(operations.find_awaited(detail.name)):
@@ -98,7 +105,7 @@ class Command(BaseCommand):
             which = f"{printable(message.task)}[{printable(message.task_id)}]"
             self.stdout.write(f"parked: {which} {message.state}, {message.waited:.0f} s")
         for act in detail.history:
-            self.stdout.write(in_line(act))
+            self.stdout.write(format_act(act))
 
     def _act(self, options: dict[str, Any]) -> None:
         common = {"by": actor("locks"), "reason": options["reason"], "fingerprint": options["fingerprint"]}
@@ -107,13 +114,13 @@ class Command(BaseCommand):
         else:
             result = operations.ask_to_release(options["ask"], **common)
         if options["json"]:
-            self._json(result_as_plain(result))
+            self._json(result_to_plain(result))
         elif result and options["verbosity"] > 0:
-            self.stdout.write(self.style.SUCCESS(in_words(result)))
+            self.stdout.write(self.style.SUCCESS(describe_result(result)))
         if not result:
-            raise CommandError(in_words(result))
+            raise CommandError(describe_result(result))
 
-    def _line(self, lock: LockView) -> str:
+    def _format_lock(self, lock: LockView) -> str:
         info = lock.info
         parts = [
             self.style.ERROR("dead") if lock.dead else str(lock.state.replace("_", " ")),
@@ -141,7 +148,7 @@ class Command(BaseCommand):
         self.stdout.write(json.dumps(document, indent=2, default=str))
 
 
-def in_words(result: Result) -> str:
+def describe_result(result: Result) -> str:
     """Return the outcome as a sentence."""
     holder = "" if result.before is None else f" {result.before.holder}"
     if result.outcome is Outcome.RELEASED:
@@ -154,31 +161,31 @@ def in_words(result: Result) -> str:
     return f"Not done: {result.name!r} is free."
 
 
-def result_as_plain(result: Result) -> dict[str, Any]:
+def result_to_plain(result: Result) -> dict[str, Any]:
     """Convert the result of an action for JSON."""
     holder = None if result.before is None else result.before.holder
-    return {**as_plain(result, "name outcome"), "holder": holder, "row_fenced": result.fenced}
+    return {**to_plain(result, "name outcome"), "holder": holder, "row_fenced": result.fenced}
 
 
-def lock_as_plain(lock: LockView) -> dict[str, Any]:
+def lock_to_plain(lock: LockView) -> dict[str, Any]:
     """Convert a lock for JSON, with its row as one text."""
-    own = as_plain(lock, "state parked row alive asked_for lapsed_for")
+    own = to_plain(lock, "state parked row alive asked_for lapsed_for")
     return {**lock.info, **own, "row": None if lock.row is None else str(lock.row)}
 
 
-def detail_as_plain(detail: LockDetail) -> dict[str, Any]:
+def detail_to_plain(detail: LockDetail) -> dict[str, Any]:
     """Convert all that is known about a name for JSON."""
     row = None
     if detail.row is not None:
-        known = as_plain(detail.row, "exists field state fingerprint epoch fenced agrees")
+        known = to_plain(detail.row, "exists field state fingerprint epoch fenced agrees")
         row = {"row": str(detail.row.ref), **known}
     return {
         "name": detail.name,
-        "lock": None if detail.lock is None else lock_as_plain(detail.lock),
+        "lock": None if detail.lock is None else lock_to_plain(detail.lock),
         "explanation": detail.explanation,
         "row": row,
-        "parked": [as_plain(message, "task task_id state mode waited") for message in detail.parked],
+        "parked": [to_plain(message, "task task_id state mode waited") for message in detail.parked],
         "history": [
-            {"at": act.at.isoformat(), **as_plain(act, "actor action reason outcome")} for act in detail.history
+            {"at": act.at.isoformat(), **to_plain(act, "actor action reason outcome")} for act in detail.history
         ],
     }

@@ -8,7 +8,7 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, as_plain, check_texts, command_errors, until_closed
+from django_tasklock.management.terminal import actor, as_command_errors, check_texts, exit_on_broken_pipe, to_plain
 from django_tasklock.operations.parked.listing import STATES
 from django_tasklock.operations.parked.reasons import Reasons
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_texts(options)
-        with command_errors(), until_closed(self.stdout):
+        with as_command_errors(), exit_on_broken_pipe(self.stdout):
             if options["requeue"] or options["publish"] or options["discard"]:
                 self._act(options)
             else:
@@ -53,7 +53,7 @@ class Command(BaseCommand):
         found = parked_messages(options["name"], state=options["state"], limit=options["limit"])
         reasons = Reasons(found)
         if options["json"]:
-            messages = [{**as_plain(one), "why": reasons.explain(one)} for one in found]
+            messages = [{**to_plain(one), "why": reasons.explain(one)} for one in found]
             self.stdout.write(json.dumps({"messages": messages}, indent=2, default=str))
             return
         for one in found:

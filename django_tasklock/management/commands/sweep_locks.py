@@ -11,11 +11,11 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import Error
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import DOWN, actor, check_texts, until_closed
+from django_tasklock.management.terminal import EXIT_UNAVAILABLE, actor, check_texts, exit_on_broken_pipe
 from django_tasklock.operations.sweep import CLASSES, PAUSE, FindingOutcome, Kind, SweepReport, sweep
 from django_tasklock.texts import printable
 
-LINES = 20
+MAX_LINES = 20
 """Findings that are shown at verbosity 1."""
 
 
@@ -39,7 +39,7 @@ class Command(BaseCommand):
         parser.add_argument("--json", action="store_true", help="One JSON document on stdout, notes on stderr.")
         parser.add_argument(
             "--older-than",
-            type=_seconds,
+            type=_parse_seconds,
             metavar="SECONDS",
             help="Only locks held, entries orphaned and messages parked for at least so long."
             " Rows have no age: with this option they are left out.",
@@ -58,7 +58,7 @@ class Command(BaseCommand):
         )
         parser.add_argument(
             "--pause",
-            type=_pause,
+            type=_parse_pause,
             default=PAUSE,
             metavar="SECONDS",
             help="Seconds between the two checks of a finding (default: %(default)s).",
@@ -66,9 +66,9 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         check_texts(options)
-        with until_closed(self.stdout):
+        with exit_on_broken_pipe(self.stdout):
             report = self._sweep(options)
-            self._tell(report, options)
+            self._write_report(report, options)
         if options["check"] and report.swept:
             raise CommandError(f"{report.swept} to be swept.", returncode=1)
 
@@ -84,11 +84,11 @@ class Command(BaseCommand):
                 pause=options["pause"],
             )
         except (BackendUnavailable, Error) as error:
-            raise CommandError(f"Nothing more was swept: {error}", returncode=DOWN) from error
+            raise CommandError(f"Nothing more was swept: {error}", returncode=EXIT_UNAVAILABLE) from error
         except (TaskLockError, ImproperlyConfigured) as error:
             raise CommandError(str(error)) from error
 
-    def _tell(self, report: SweepReport, options: dict[str, Any]) -> None:
+    def _write_report(self, report: SweepReport, options: dict[str, Any]) -> None:
         if options["json"]:
             self.stdout.write(json.dumps(report.as_dict(), indent=2))
             for note in report.left_out:
@@ -98,7 +98,7 @@ class Command(BaseCommand):
             return
         for note in report.left_out:
             self.stderr.write(self.style.NOTICE(f"Left out: {note}."))
-        self._tell_findings(report, options["verbosity"])
+        self._write_findings(report, options["verbosity"])
         for kind, tally in report.tallies.items():
             what, done = CLASSES[kind]
             if tally.found or options["verbosity"] > 1:
@@ -111,17 +111,17 @@ class Command(BaseCommand):
                 self.stdout.write(f"{tally.found:8} {what}: {', '.join(filter(None, [acted, *rest])) or 'none'}")
         if report.published:
             self.stdout.write(f"{report.published:8} tasks published again")
-        looked = ", ".join(f"{number} {what}" for what, number in report.looked_at.items() if number) or "nothing"
+        checked = ", ".join(f"{number} {what}" for what, number in report.looked_at.items() if number) or "nothing"
         if report.swept:
             text = f"{report.swept} would be swept" if report.dry_run else f"{report.swept} swept"
         else:
             text = "Nothing to sweep"
         self.stdout.write(
-            self.style.SUCCESS(f"{text}; checked {looked} in {report.seconds:.1f} s ({report.rate:.0f}/s).")
+            self.style.SUCCESS(f"{text}; checked {checked} in {report.seconds:.1f} s ({report.rate:.0f}/s).")
         )
 
-    def _tell_findings(self, report: SweepReport, verbosity: int) -> None:
-        listed = report.findings if verbosity > 1 else report.findings[:LINES]
+    def _write_findings(self, report: SweepReport, verbosity: int) -> None:
+        listed = report.findings if verbosity > 1 else report.findings[:MAX_LINES]
         for finding in listed:
             if finding.came is FindingOutcome.CHANGED and verbosity < 3:
                 continue
@@ -138,19 +138,19 @@ class Command(BaseCommand):
             self.stdout.write(f"... and {hidden} more")
 
 
-def _seconds(text: str) -> float:
-    return _number(text, 0.001)
+def _parse_seconds(text: str) -> float:
+    return _parse_number(text, 0.001)
 
 
-def _pause(text: str) -> float:
-    return _number(text, 0.0)
+def _parse_pause(text: str) -> float:
+    return _parse_number(text, 0.0)
 
 
-def _number(text: str, least: float) -> float:
+def _parse_number(text: str, minimum: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not least <= value < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, {least:g} or more")
+    if not minimum <= value < 1e9:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of seconds, {minimum:g} or more")
     return value

@@ -12,7 +12,7 @@ from django_tasklock.operations import LimitOutcome, LimitPage, LimitView, Permi
 from django_tasklock.operations.limits.rates import LONGEST_PAUSE
 from django_tasklock.operations.limits.values import LimitResult, PermitsPage
 from django_tasklock.rates.usage import RateUsage, WindowUsage
-from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, ValueSerializer, one_of
+from django_tasklock.rest.serializers import ActSerializer, AskSerializer, InfoSerializer, ValueSerializer, one_of
 
 
 class PermitsQuerySerializer(ValueSerializer):
@@ -112,7 +112,7 @@ class LimitDetailSerializer(LimitSerializer):
     tenants_seen = LimitSerializer(many=True, help_text="The first hundred tenants, the last used first.")
     history = ActSerializer(many=True)
 
-    def parts(self, value: Any) -> tuple[Any, ...]:
+    def sources(self, value: Any) -> tuple[Any, ...]:
         """Return the other parts of a ``LimitDetail``, and its limit, which exists here."""
         return SimpleNamespace(tenants_seen=value.tenants, history=value.history), value.limit
 

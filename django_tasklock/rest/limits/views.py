@@ -27,12 +27,12 @@ class LimitBaseView(TaskLockView):
     tag = "limits"
     permission: tuple[str, ...] = access.VIEW_LIMITS
     throttle_scope = "tasklock_view"
-    checked = staticmethod(clean_limiter_name)
+    validate = staticmethod(clean_limiter_name)
 
-    def named(self, name: str) -> str:
+    def validate_name(self, name: str) -> str:
         """Return the limiter's name; raise a problem if it is invalid."""
         with as_problem(400, "invalid_name"):
-            return self.checked(name)
+            return self.validate(name)
 
 
 class LimitActionView(LimitBaseView):
@@ -41,13 +41,13 @@ class LimitActionView(LimitBaseView):
     permission = access.CHANGE_LIMITS
     throttle_scope = "tasklock_release"
 
-    def act(self, do: Callable[..., LimitResult], name: str) -> Response:
-        """Call ``do`` with the fields of the body, and answer with the result or raise the problem."""
+    def perform(self, operation: Callable[..., LimitResult], name: str) -> Response:
+        """Call ``operation`` with the fields of the body, and answer with the result or raise the problem."""
         given = self.read_body()
         with as_problem(501, "cannot_list"):
-            result = do(self.named(name), by=self.actor(), **given)
+            result = operation(self.validate_name(name), by=self.actor(), **given)
         if result.outcome is LimitOutcome.UNKNOWN:
-            raise _unknown(result.name)
+            raise _unknown_limiter_problem(result.name)
         if result.outcome is LimitOutcome.NOT_HELD:
             text = _("That member of %(name)r has no permit.") % {"name": result.name}
             raise Problem(404, "no_permit", text)
@@ -85,9 +85,9 @@ class LimitView(LimitBaseView):
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the limit; 404 if it is neither in the settings nor in the store."""
         with as_problem(501, "cannot_list"):
-            found = operations.get_limit(self.named(name))
+            found = operations.get_limit(self.validate_name(name))
         if found.limit is None:
-            raise _unknown(found.name)
+            raise _unknown_limiter_problem(found.name)
         return Response(serializers.LimitDetailSerializer(found).data)
 
 
@@ -102,7 +102,7 @@ class ResetLimitView(LimitActionView):
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Reset the limiter."""
-        return self.act(operations.reset_limit, name)
+        return self.perform(operations.reset_limit, name)
 
 
 @extend_schema(
@@ -113,11 +113,11 @@ class ChangeLimitView(LimitActionView):
     """``POST limits/{name}/change``: enforce a share of the callers' limit, in all processes at once."""
 
     operation_id = "limit_change"
-    body = serializers.ChangeSerializer
+    body_serializer = serializers.ChangeSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the share in force now, and the one before."""
-        return self.act(operations.change_limit, name)
+        return self.perform(operations.change_limit, name)
 
 
 @extend_schema(
@@ -128,11 +128,11 @@ class PauseLimitView(LimitActionView):
     """``POST limits/{name}/pause``: let no call pass for so long, replacing another pause. Waiters keep their turn."""
 
     operation_id = "limit_pause"
-    body = serializers.PauseSerializer
+    body_serializer = serializers.PauseSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Pause the limiter."""
-        return self.act(operations.pause_limit, name)
+        return self.perform(operations.pause_limit, name)
 
 
 @extend_schema(
@@ -146,7 +146,7 @@ class ResumeLimitView(LimitActionView):
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """End the pause."""
-        return self.act(operations.resume_limit, name)
+        return self.perform(operations.resume_limit, name)
 
 
 @extend_schema(
@@ -174,11 +174,11 @@ class PermitsView(LimitBaseView):
     """``GET concurrency/{name}``: the members that have its permits."""
 
     operation_id = "concurrency_read"
-    checked = staticmethod(bare_name)
+    validate = staticmethod(bare_name)
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the members; 404 if there are none."""
-        bare = self.named(name)
+        bare = self.validate_name(name)
         with as_problem(501, "cannot_list"):
             found = operations.get_permits(bare)
         if found is None:
@@ -194,13 +194,13 @@ class ReleasePermitView(LimitActionView):
     """``POST concurrency/{name}/release``: release a member's permit, of which it learns at its next heartbeat."""
 
     operation_id = "concurrency_release"
-    checked = staticmethod(bare_name)
-    body = serializers.MemberSerializer
+    validate = staticmethod(bare_name)
+    body_serializer = serializers.MemberSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the member whose permit was released."""
-        return self.act(operations.release_permit, name)
+        return self.perform(operations.release_permit, name)
 
 
-def _unknown(name: str) -> Problem:
+def _unknown_limiter_problem(name: str) -> Problem:
     return Problem(404, "unknown_limiter", _("No rate limit %(name)r is known.") % {"name": name})

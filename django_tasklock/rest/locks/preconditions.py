@@ -16,7 +16,7 @@ def etag(fingerprint: str) -> str:
     return f'"{fingerprint}"'
 
 
-def expected(request: Request) -> str | None:
+def expected_fingerprint(request: Request) -> str | None:
     """Return the fingerprint of ``If-Match``; ``None`` if it is absent or ``*``, which match any holder.
 
     Raises ``ParseError`` for several tags, since a release is meant for one holder.
@@ -30,7 +30,7 @@ def expected(request: Request) -> str | None:
     return tags[0]
 
 
-def known(request: Request, fingerprint: str) -> bool:
+def is_not_modified(request: Request, fingerprint: str) -> bool:
     """Return whether ``If-None-Match`` has the fingerprint, so that the caller has seen this hold."""
     given = request.META.get("HTTP_IF_NONE_MATCH")
     return given is not None and (given.strip() == "*" or fingerprint in _tags(given))

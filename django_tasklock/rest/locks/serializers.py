@@ -21,7 +21,14 @@ from django_tasklock.operations import (
     WaiterInfo,
     WaitersPage,
 )
-from django_tasklock.rest.shapes import ActSerializer, AskSerializer, InfoSerializer, State, ValueSerializer, one_of
+from django_tasklock.rest.serializers import (
+    ActSerializer,
+    AskSerializer,
+    InfoSerializer,
+    StateField,
+    ValueSerializer,
+    one_of,
+)
 
 
 class QuerySerializer(ValueSerializer):
@@ -67,7 +74,7 @@ class QuerySerializer(ValueSerializer):
 class ReleaseSerializer(AskSerializer):
     """The reason, and the state in which to leave the row."""
 
-    row_state = State(
+    row_state = StateField(
         default=None,
         allow_null=True,
         help_text="The state in which to leave the guarded row, one of its states. By default the guard's choice.",
@@ -88,7 +95,7 @@ class LockSerializer(InfoSerializer):
     value_fields = "state lapsed_for asked_for parked alive instances row"
     row = RowSerializer(allow_null=True)
 
-    def parts(self, value: Any) -> tuple[Any, ...]:
+    def sources(self, value: Any) -> tuple[Any, ...]:
         """Return the lock and its info, whose fields are merged."""
         return value, value.info
 
@@ -115,7 +122,7 @@ class RowSideSerializer(RowSerializer):
     value_class = RowSide
     value_fields = "exists field state fingerprint epoch fenced agrees states"
 
-    def parts(self, value: Any) -> tuple[Any, ...]:
+    def sources(self, value: Any) -> tuple[Any, ...]:
         """Return the row's state, and its model and key."""
         return value, value.ref
 
@@ -135,12 +142,12 @@ class LockDetailSerializer(LockSerializer):
     messages = ParkedSerializer(many=True, help_text="The messages parked behind it in the database.")
     history = ActSerializer(many=True)
 
-    def parts(self, value: Any) -> tuple[Any, ...]:
+    def sources(self, value: Any) -> tuple[Any, ...]:
         """Return the other parts of a ``LockDetail``, and its lock, which is held here."""
-        beside = SimpleNamespace(
+        other_parts = SimpleNamespace(
             row=value.row, explanation=value.explanation, messages=value.parked, history=value.history
         )
-        return beside, *super().parts(value.lock)
+        return other_parts, *super().sources(value.lock)
 
 
 class WaiterSerializer(ValueSerializer):

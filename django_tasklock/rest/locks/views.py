@@ -24,7 +24,7 @@ class LockBaseView(TaskLockView):
     permission: tuple[str, ...] = access.VIEW
     throttle_scope = "tasklock_view"
 
-    def named(self, name: str) -> str:
+    def validate_name(self, name: str) -> str:
         """Return the lock's name without the key prefix; raise a problem if it is invalid."""
         with as_problem(400, "invalid_name"):
             return bare_name(name)
@@ -36,10 +36,10 @@ class LockActionView(LockBaseView):
     permission = access.RELEASE
     throttle_scope = "tasklock_release"
 
-    def done(self, result: Result, expected: str | None) -> Response:
+    def respond(self, result: Result, expected: str | None) -> Response:
         """Answer with the result, or raise the problem."""
         if result.outcome is Outcome.NOT_HELD:
-            raise _not_locked(result.name)
+            raise _not_locked_problem(result.name)
         if result.outcome is Outcome.CHANGED_HANDS:
             text = _("Lock %(name)r has changed hands: its new holder was left alone.") % {"name": result.name}
             raise Problem(409 if expected is None else 412, "changed_hands", text)
@@ -79,12 +79,12 @@ class LockView(LockBaseView):
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the lock, or 304 if the caller has seen the present holder."""
-        found = operations.get_lock(self.named(name))
+        found = operations.get_lock(self.validate_name(name))
         if found.lock is None or found.lock.state is LockState.ORPHANED:
-            raise _not_locked(found.name, found.explanation)
+            raise _not_locked_problem(found.name, found.explanation)
         fingerprint = found.lock.info.fingerprint
         headers = {"ETag": preconditions.etag(fingerprint)}
-        if preconditions.known(request, fingerprint):
+        if preconditions.is_not_modified(request, fingerprint):
             return Response(status=304, headers=headers)
         return Response(serializers.LockDetailSerializer(found).data, headers=headers)
 
@@ -97,16 +97,16 @@ class ReleaseLockView(LockActionView):
     """``POST {name}/release-lock``: release it by force. The claim on a guarded row is revoked first."""
 
     operation_id = "lock_release"
-    body = serializers.ReleaseSerializer
+    body_serializer = serializers.ReleaseSerializer
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return what was released; nothing is done if the lock has another holder by now."""
-        expected = preconditions.expected(request)
+        expected = preconditions.expected_fingerprint(request)
         given = self.read_body()
-        bare = self.named(name)
+        bare = self.validate_name(name)
         with as_problem(400, "invalid_row_state"):
             result = operations.release_lock(bare, by=self.actor(), fingerprint=expected, **given)
-        return self.done(result, expected)
+        return self.respond(result, expected)
 
 
 @extend_schema(
@@ -120,12 +120,12 @@ class AskReleaseView(LockActionView):
 
     def post(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Request the release. The lock is still held."""
-        expected = preconditions.expected(request)
+        expected = preconditions.expected_fingerprint(request)
         given = self.read_body()
-        bare = self.named(name)
+        bare = self.validate_name(name)
         with as_problem(409, "nobody_to_ask"):
             result = operations.ask_to_release(bare, by=self.actor(), fingerprint=expected, **given)
-        return self.done(result, expected)
+        return self.respond(result, expected)
 
 
 @extend_schema(
@@ -139,14 +139,14 @@ class WaitersView(LockBaseView):
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the waiters of a lock; a free lock has none."""
-        bare = self.named(name)
+        bare = self.validate_name(name)
         page = operations.list_waiters(bare)
         awaited = operations.find_awaited(bare)
         data = {"waiters": page.waiters, "total": page.total, "known": page.known, "awaited": awaited}
         return Response(serializers.WaitersSerializer(data).data)
 
 
-def _not_locked(name: str, explanation: Any = ()) -> Problem:
+def _not_locked_problem(name: str, explanation: Any = ()) -> Problem:
     """Return the problem for a lock that is free, with the explanation."""
     said = " ".join(str(sentence) for sentence in explanation)
     return Problem(404, "not_locked", said or _("Lock %(name)r is free.") % {"name": name})

@@ -10,7 +10,7 @@ from rest_framework import serializers
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import ParkedPage, ParkedQuery, ParkedView
 from django_tasklock.operations.parked.listing import STATES
-from django_tasklock.rest.shapes import AskSerializer, ValueSerializer
+from django_tasklock.rest.serializers import AskSerializer, ValueSerializer
 
 
 class MessagesQuerySerializer(ValueSerializer):
@@ -55,7 +55,7 @@ class MessageSerializer(ValueSerializer):
     )
     why = serializers.ListField(child=serializers.CharField(), help_text="What it waits for, in sentences.")
 
-    def parts(self, value: ParkedView) -> tuple[Any, ...]:
+    def sources(self, value: ParkedView) -> tuple[Any, ...]:
         """Return the reasons why it waits, and the message."""
         return SimpleNamespace(why=[str(sentence) for sentence in value.why]), value.info
 

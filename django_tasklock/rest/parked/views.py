@@ -31,11 +31,13 @@ class MessageActionView(MessageBaseView):
     permission = access.CHANGE_MESSAGES
     throttle_scope = "tasklock_release"
 
-    def act(self, do: Callable[..., str], task_id: str, outcome: str) -> Response:
-        """Call ``do`` with the fields of the body, and answer with the outcome or raise the obstacle as a problem."""
-        obstacle = do(task_id, by=self.actor(), **self.read_body())
+    def perform(self, operation: Callable[..., str], task_id: str, outcome: str) -> Response:
+        """Call ``operation`` with the fields of the body, and answer with the outcome or raise the obstacle as a
+        problem.
+        """
+        obstacle = operation(task_id, by=self.actor(), **self.read_body())
         if obstacle and operations.find_parked(task_id) is None:
-            raise _unknown(task_id)
+            raise _unknown_message_problem(task_id)
         if obstacle:
             raise Problem(409, "not_done", _("Nothing was done: %(why)s.") % {"why": obstacle})
         return Response(serializers.MessageResultSerializer({"task_id": task_id, "outcome": outcome}).data)
@@ -69,7 +71,7 @@ class MessageView(MessageBaseView):
         """Return the message."""
         found = operations.find_parked(task_id)
         if found is None:
-            raise _unknown(task_id)
+            raise _unknown_message_problem(task_id)
         return Response(serializers.MessageSerializer(found).data)
 
 
@@ -81,11 +83,11 @@ class RequeueMessageView(MessageActionView):
     """``POST parked/{task_id}/requeue``: let a dead message wait for its lock again."""
 
     operation_id = "message_requeue"
-    body = serializers.SignSerializer
+    body_serializer = serializers.SignSerializer
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Requeue the message."""
-        return self.act(operations.requeue_parked, task_id, "requeued")
+        return self.perform(operations.requeue_parked, task_id, "requeued")
 
 
 @extend_schema(
@@ -99,7 +101,7 @@ class PublishMessageView(MessageActionView):
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Publish the message."""
-        return self.act(operations.publish_parked, task_id, "published")
+        return self.perform(operations.publish_parked, task_id, "published")
 
 
 @extend_schema(
@@ -113,8 +115,8 @@ class DiscardMessageView(MessageActionView):
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Discard the message."""
-        return self.act(operations.discard_parked, task_id, "discarded")
+        return self.perform(operations.discard_parked, task_id, "discarded")
 
 
-def _unknown(task_id: str) -> Problem:
+def _unknown_message_problem(task_id: str) -> Problem:
     return Problem(404, "unknown_message", _("No message %(id)r is parked.") % {"id": task_id})

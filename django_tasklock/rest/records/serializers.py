@@ -12,11 +12,11 @@ from rest_framework import serializers
 
 from django_tasklock.operations import ActPage, ActQuery, SweepRun
 from django_tasklock.operations.values import Act
-from django_tasklock.rest.shapes import ActSerializer, ValueSerializer
+from django_tasklock.rest.serializers import ActSerializer, ValueSerializer
 
 
 @extend_schema_field(OpenApiTypes.OBJECT)
-class Report(serializers.Field):
+class ReportField(serializers.Field):
     """The document that ``manage.py sweep_locks --json`` writes."""
 
     def to_representation(self, value: Any) -> Any:
@@ -40,7 +40,7 @@ class RunSerializer(ValueSerializer):
 class RunDetailSerializer(RunSerializer):
     """A run with its findings."""
 
-    report = Report(help_text="As `manage.py sweep_locks --json` writes it, with the first hundred findings.")
+    report = ReportField(help_text="As `manage.py sweep_locks --json` writes it, with the first hundred findings.")
 
 
 class RunListSerializer(ValueSerializer):
@@ -66,10 +66,10 @@ class SweepSerializer(ValueSerializer):
 class ReportSerializer(ValueSerializer):
     """What a sweep found and did."""
 
-    report = Report(help_text="As `manage.py sweep_locks --json` writes it.")
+    report = ReportField(help_text="As `manage.py sweep_locks --json` writes it.")
 
 
-class Moment(serializers.DateTimeField):
+class AwareDateTimeField(serializers.DateTimeField):
     """An aware time, even if ``USE_TZ`` is off; a time without a zone is in the project's."""
 
     def default_timezone(self) -> tzinfo:
@@ -91,8 +91,8 @@ class AuditQuerySerializer(ValueSerializer):
         max_length=420,
         help_text="The name of a lock or limiter, or a part of it.",
     )
-    since = Moment(default=None, allow_null=True, help_text="Not before this time.")
-    before = Moment(default=None, allow_null=True, help_text="Before this time.")
+    since = AwareDateTimeField(default=None, allow_null=True, help_text="Not before this time.")
+    before = AwareDateTimeField(default=None, allow_null=True, help_text="Before this time.")
     below = serializers.IntegerField(default=None, allow_null=True, min_value=1, max_value=2**62)
     limit = serializers.IntegerField(default=100, min_value=1, max_value=1000)
 

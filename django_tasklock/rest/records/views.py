@@ -72,7 +72,7 @@ class SweepView(SweepBaseView):
     permission = access.RELEASE
     throttle_scope = "tasklock_release"
     operation_id = "sweep_start"
-    body = serializers.SweepSerializer
+    body_serializer = serializers.SweepSerializer
 
     def post(self, request: Request, **kwargs: Any) -> Response:
         """Return the report."""
@@ -96,7 +96,7 @@ class AuditView(TaskLockView):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page."""
-        taken = self.read_query(serializers.AuditQuerySerializer)
-        given = taken.validated_data
-        page = operations.list_acts(taken.query(), below=given["below"], limit=given["limit"])
+        serializer = self.read_query(serializers.AuditQuerySerializer)
+        given = serializer.validated_data
+        page = operations.list_acts(serializer.query(), below=given["below"], limit=given["limit"])
         return Response(serializers.AuditPageSerializer(page).data)

@@ -40,31 +40,33 @@ class ValueSerializer(serializers.Serializer):
 
     def get_fields(self) -> dict[str, serializers.Field]:
         """Return the declared fields and those derived from ``value_fields``, a base class's first."""
-        written: dict[str, serializers.Field] = super().get_fields()
+        declared: dict[str, serializers.Field] = super().get_fields()
         found: dict[str, serializers.Field] = {}
         for kind in reversed(type(self).__mro__):
             for name in str(vars(kind).get("value_fields", "")).split():
                 found[name] = (
-                    written[name] if name in written else field_of(*_attributes(vars(kind)["value_class"])[name])
+                    declared[name]
+                    if name in declared
+                    else make_field(*_read_attributes(vars(kind)["value_class"])[name])
                 )
-        return {**found, **written}
+        return {**found, **declared}
 
-    def parts(self, value: Any) -> tuple[Any, ...]:
+    def sources(self, value: Any) -> tuple[Any, ...]:
         """Return the objects that have the fields as attributes; the first object with the attribute is used."""
         return (value,)
 
     def to_representation(self, instance: Any) -> Any:
         """Return the JSON. Attributes are read, since ``LockInfo`` is also a mapping, in which times are text."""
         if self.value_class is not None and not isinstance(instance, dict):
-            parts = self.parts(instance)
+            sources = self.sources(instance)
             instance = {
-                name: next(getattr(part, name) for part in parts if hasattr(part, name)) for name in self.fields
+                name: next(getattr(source, name) for source in sources if hasattr(source, name)) for name in self.fields
             }
         return super().to_representation(instance)
 
 
 @lru_cache
-def _attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
+def _read_attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
     """Return the type of each attribute of a frozen value, and its docstring with JSON's terms."""
     try:
         [body] = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
@@ -79,17 +81,17 @@ def _attributes(kind: Any) -> Mapping[str, tuple[Any, str]]:
     return {name: (hint, texts.get(name, "")) for name, hint in get_type_hints(kind).items()}
 
 
-def field_of(hint: Any, text: str = "") -> serializers.Field:
+def make_field(hint: Any, text: str = "") -> serializers.Field:
     """Return the field for values of this type; ``text``: its description."""
     more: dict[str, Any] = {"help_text": text} if text else {}
     if NoneType in get_args(hint):
         [hint] = [one for one in get_args(hint) if one is not NoneType]
         more["allow_null"] = True
     if hint is Any:
-        return State(allow_null=True, **more)
+        return StateField(allow_null=True, **more)
     if get_origin(hint) is Sequence:
         [item] = get_args(hint)
-        return serializers.ListField(child=State() if item is Any else field_of(item), **more)
+        return serializers.ListField(child=StateField() if item is Any else make_field(item), **more)
     if issubclass(hint, enum.StrEnum):
         return one_of(*hint, **more)
     kinds: dict[Any, Any] = {
@@ -97,7 +99,7 @@ def field_of(hint: Any, text: str = "") -> serializers.Field:
         bool: serializers.BooleanField,
         int: serializers.IntegerField,
         float: serializers.FloatField,
-        datetime: moment,
+        datetime: utc_datetime_field,
     }
     return kinds[hint](**more)
 
@@ -111,13 +113,13 @@ def one_of(*words: str, **more: Any) -> serializers.RegexField:
     return serializers.RegexField(f"^({'|'.join(words)})$", **more)
 
 
-def moment(**more: Any) -> serializers.DateTimeField:
+def utc_datetime_field(**more: Any) -> serializers.DateTimeField:
     """Return a field for a time in UTC, ISO 8601, whatever the project's format is."""
     return serializers.DateTimeField(format="iso-8601", default_timezone=UTC, **more)
 
 
 @extend_schema_field(OpenApiTypes.ANY)
-class State(serializers.Field):
+class StateField(serializers.Field):
     """The state of a row: a text, a number, true, false or null. Other values are sent as text."""
 
     def to_representation(self, value: Any) -> Any:
