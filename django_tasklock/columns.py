@@ -23,7 +23,7 @@ from django.db.models.sql import InsertQuery, UpdateQuery
 from django_tasklock.exceptions import TaskLockError
 
 TOKEN = "lock_token"  # noqa: S105  # the name of one
-"""The column with the token of the claim, empty when nobody has claimed the row."""
+"""The column with the token of the claim, empty while the row is not claimed."""
 EPOCH = "lock_epoch"
 """The column with the number of claims of the row."""
 
@@ -72,7 +72,7 @@ class _Claimed(_Field):
         elif isinstance(query, UpdateQuery) and not self._may_become(value):
             raise TaskLockError(
                 f"{self} belongs to the claim, and set back it would let stale writes in: leave it out of update() and"
-                f" bulk_update(); to take a row from whoever has it write {EPOCH}=F({EPOCH!r}) + 1"
+                f" bulk_update(); to take a row from the claim that has it, write {EPOCH}=F({EPOCH!r}) + 1"
             )
 
     def _may_become(self, value: Any) -> bool:

@@ -114,7 +114,7 @@ def record_of(found: Sequence[list[Any]], keys: QuorumKeys, name: str) -> Record
 
 def most_of(records: Sequence[Record]) -> Record:
     """Return one of some records of a lock: of the token that most of them have, the latest, with the time left where
-    it is kept longest. Which is the latest is told by clocks that differ: it need not be the one that keeps it.
+    it is kept longest. Clocks differ, so the latest need not be the one with the most time left.
     """
     times = Counter(record.token for record in records)
     best = max(records, key=lambda found: (times[found.token], found.fence, found.at, found.until))

@@ -94,7 +94,7 @@ class SharedConnection(asyncio.Protocol):
         parser = reader()
         self._feed, self._gets = parser.feed, parser.gets
         self._transport: asyncio.Transport = connection._writer.transport
-        self._stream_protocol = self._transport.get_protocol()  # redis-py's, to be told when it ends
+        self._stream_protocol = self._transport.get_protocol()  # redis-py's, which must learn when it ends
         self._transport.set_protocol(self)
         if connection._reader.at_eof() or self._transport.is_closing():
             self.eof_received()

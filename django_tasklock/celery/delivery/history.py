@@ -94,8 +94,8 @@ class History:
     def record_attempt(self, attempt: Attempt) -> None:
         """Store the result of the attempt to acquire the lock.
 
-        A dead holder is the surest sign of an earlier delivery: a pool that is not told in time that a child has begun
-        passes the message to the next child, and the broker does not notice.
+        A dead holder is the surest sign of an earlier delivery: a pool that does not learn in time that a child has
+        begun passes the message to the next child, and the broker does not notice.
         """
         self._attempt = attempt
         self.maybe_redelivered = attempt.holder_died or self.message.delivered_before

@@ -59,9 +59,7 @@ def check(text: str) -> dict[str, Any]:
     content = json_object(text)
     found = content.pop(SIGNATURE, None)
     if found is None:
-        error = UnusableMessage(
-            "it has no signature: a worker of an older version has parked it, or somebody has forged it"
-        )
+        error = UnusableMessage("it has no signature: a worker of an older version has parked it, or it was forged")
         error.unsigned = content
         raise error
     try:

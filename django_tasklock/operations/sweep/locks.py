@@ -162,7 +162,7 @@ class LockSweep:
             removed = bool(delete_if_held(current))
         if restored.done or (removed and (claimed is None or restored.why)):
             return _make_finding(suspect, FindingOutcome.SWEPT, suspect.why, restored)
-        return _make_finding(suspect, FindingOutcome.CHANGED, "somebody else was first just now", restored)
+        return _make_finding(suspect, FindingOutcome.CHANGED, "another process was first just now", restored)
 
 
 def classify(record: Record, named_row: NamedRow | None, guards: Guards) -> tuple[Kind, str] | None:
@@ -179,7 +179,7 @@ def classify(record: Record, named_row: NamedRow | None, guards: Guards) -> tupl
     if named_row.row.token == record.token:
         return None
     if named_row.row.token:
-        return Kind.DIFFERS, "its row is claimed by another token: whoever claimed it last is the one that may write"
+        return Kind.DIFFERS, "its row is claimed by another token: only the last claim may write to it"
     if not guards.is_claimable(named_row):
         states = ", ".join(f"{state!r}" for state in named_row.row.states.values())
         return Kind.FINISHED, f"its row is not claimed any more, and {states}"

@@ -56,7 +56,7 @@ def _confirm_and_promote(suspect: Stranded, options: SweepOptions) -> Finding:
         )
     if stranded.at(suspect.key) is not None:
         return _make_finding(suspect, FindingOutcome.KEPT, "it could not be sent: see the log")
-    return _make_finding(suspect, FindingOutcome.CHANGED, "somebody else promoted it just now")
+    return _make_finding(suspect, FindingOutcome.CHANGED, "it was promoted by another process just now")
 
 
 def _make_finding(suspect: Stranded, came: FindingOutcome, why: str) -> Finding:

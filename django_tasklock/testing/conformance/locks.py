@@ -167,13 +167,13 @@ class LockContract(StoreContract):
         held = [an_ask(f"video:{number}", ttl=1000 if number % 2 else 900) for number in range(230)]
         for one in held:
             granted(backend.acquire(an_ask(one.name, one.token, ttl=60_000)))
-        asks = [*held[:100], an_ask("video:7"), an_ask("nobody"), *held[100:]]
+        asks = [*held[:100], an_ask("video:7"), an_ask("free"), *held[100:]]
         answers = backend.renew([Renewal(one.name, one.token, 60_000 if one.ttl_ms == 900 else 50_000) for one in asks])
         assert (
             answers
             == [RenewalResult.RENEWED] * 100 + [RenewalResult.LOST, RenewalResult.LOST] + [RenewalResult.RENEWED] * 130
         )
-        assert backend.get("nobody") is None
+        assert backend.get("free") is None
 
     def test_renew_does_not_move_the_end_of_the_hold(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=2000, hold=4000)
