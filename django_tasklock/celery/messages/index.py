@@ -1,9 +1,9 @@
 """The broker's index of unacknowledged messages, over a connection of our own.
 
 kombu stores each message that a worker has fetched in a hash, and the time of the fetch in a sorted set. A worker that
-scans the set requeues the messages that are older than the visibility timeout. Setting a new time renews the message; ``XX``
-makes sure that this does not restore one that was acknowledged meanwhile. Like kombu's own, the times are those of the
-workers' clocks: machines whose clocks differ by more than a lease take each other's messages for abandoned.
+scans the set requeues the messages that are older than the visibility timeout. Setting a new time renews the message;
+``XX`` makes sure that this does not restore one that was acknowledged meanwhile. Like kombu's own, the times are those
+of the workers' clocks: machines whose clocks differ by more than a lease take each other's messages for abandoned.
 
 The connection is made by kombu, so TLS, Sentinel, sockets and key prefixes are as the project has set them.
 """
