@@ -6,6 +6,7 @@ import contextlib
 import threading
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
@@ -44,6 +45,9 @@ def get_backend() -> LockStore:
 
 
 def _create() -> LockStore:
+    if apps.apps_ready and not apps.is_installed("django_tasklock"):
+        # Without the app a forked child would go on renewing the locks of its parent, even of one that died.
+        raise ImproperlyConfigured("INSTALLED_APPS has no 'django_tasklock': add it, and run manage.py migrate")
     settings = get_settings()
     path = resolve(settings)
     try:

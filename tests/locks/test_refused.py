@@ -67,6 +67,21 @@ def again() -> Iterator[list[str]]:
     signals.store_unavailable.disconnect(receiver)
 
 
+@pytest.mark.parametrize("password", ["", ":wrong@"], ids=["none", "wrong"])
+def test_a_password_that_is_missing_or_wrong_is_named(
+    configure: Any, redis_server: RedisServer, name: str, password: str
+) -> None:
+    """To the first request, which has many arguments, Redis replies with an error of its protocol."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        client.config_set("requirepass", "right")
+        configure(LOCATION=redis_server.url.replace("://", f"://{password}"), ON_UNAVAILABLE="run")
+        with pytest.raises(
+            BackendUnavailable, match=r"the password in TASKLOCK\['LOCATION'\] is missing or wrong"
+        ) as found:
+            TaskLock(name).acquire()
+        assert not found.value.down
+
+
 class TestAFullServer:
     """``maxmemory`` is reached, and nothing may be evicted."""
 

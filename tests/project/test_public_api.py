@@ -327,6 +327,24 @@ os.waitpid(child, 0)
         # Since Python 3.14 importlib.metadata, which redis-py asks for its version, imports its own parts when needed.
         assert [name for name in brought if not name.startswith("importlib.metadata.")] == []
 
+    @pytest.mark.parametrize("store", ["redis", "database"])
+    def test_without_the_app_an_error_says_what_to_do(self, store):
+        """Without it no child forgets the locks of its parent, and nothing is checked."""
+        code = f"""
+from django.conf import settings
+settings.configure(INSTALLED_APPS=[], TASKLOCK={setting(store)!r})
+import django
+django.setup()
+from django.core.exceptions import ImproperlyConfigured
+from django_tasklock import TaskLock
+try:
+    with TaskLock("a", timeout=5): print("held")
+except ImproperlyConfigured as error:
+    print(error)
+"""
+        said = script(code, DJANGO_SETTINGS_MODULE="")
+        assert said.startswith("INSTALLED_APPS has no 'django_tasklock': add it, and run manage.py migrate")
+
     def test_works_while_the_apps_are_being_loaded(self, tmp_path):
         """From an app's package, its config and its models, decorating on the way."""
         videos = tmp_path / "videos"

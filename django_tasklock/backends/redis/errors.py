@@ -14,12 +14,18 @@ from redis.exceptions import (
 from django_tasklock.backends.contract.refusals import FULL, NOBODY, is_local_fault
 from django_tasklock.exceptions import BackendUnavailable
 
+NO_PASSWORD = ("NOAUTH", "unauthenticated")
+"""What the server's replies contain to a client that gave no password. The second is an error of the protocol: a
+request of more than ten arguments is not read."""
+
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
     """Return the exception for the caller, with the cause and a hint. ``doubt``: the request may have been executed."""
     down = serves_nobody(error)
     if "WRONGTYPE" in str(error):
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
+    elif isinstance(error, AuthenticationError) or any(words in str(error) for words in NO_PASSWORD):
+        hint = "the password in TASKLOCK['LOCATION'] is missing or wrong"
     elif is_local_fault(error):
         hint = "this process or machine has no room for another connection; Redis itself may well be up"
     else:
