@@ -28,7 +28,7 @@ PAGE = f"{LIST}sweep/"
 
 
 @pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody acts between the two looks here."""
     monkeypatch.setattr(stream, "sleep", lambda pause: None)
 

@@ -47,7 +47,7 @@ def run(*arguments: str, **options: Any) -> str:
     return out.getvalue()
 
 
-def told_json(*arguments: str) -> Any:
+def read_json(*arguments: str) -> Any:
     return json.loads(run(*arguments, "--json"))
 
 
@@ -75,16 +75,16 @@ def test_it_lists_what_is_held() -> None:
     assert "2 shown of 2 that are live." in out
     assert "gone" not in out
     assert re.match(r"gone: orphaned, (elsewhere:1|unknown), lapsed \d+ s ago", run("--state=orphaned"))
-    assert [one["name"] for one in told_json("--task=videos.process")["locks"]] == [name]
-    assert [one["name"] for one in told_json("--search=OTHE")["locks"]] == ["other"]
-    document = told_json("--limit=1")
+    assert [one["name"] for one in read_json("--task=videos.process")["locks"]] == [name]
+    assert [one["name"] for one in read_json("--search=OTHE")["locks"]] == ["other"]
+    document = read_json("--limit=1")
     assert (document["total"], len(document["locks"])) == (2, 1)
     assert "1 shown of 2" in run("--limit=1")
 
 
 def test_an_empty_list() -> None:
     assert run() == "0 shown of 0 that are live.\n"
-    assert told_json() == {"total": 0, "locks": []}
+    assert read_json() == {"total": 0, "locks": []}
 
 
 def test_the_command_explains_the_state_of_one_lock() -> None:
@@ -94,14 +94,14 @@ def test_the_command_explains_the_state_of_one_lock() -> None:
     out = run(name)
     assert out.startswith(f"{name}: live")
     assert len(out.splitlines()) > 1
-    document = told_json(f"task_lock:{name}")
+    document = read_json(f"task_lock:{name}")
     assert document["name"] == name
     assert document["lock"]["task_id"] == "t-1"
     assert document["explanation"]
     assert document["row"]["row"] == f"testapp.video:{row.pk}"
     assert document["row"]["agrees"] is True
     assert document["row"]["state"] == "processing"
-    free = told_json("nobody has it")
+    free = read_json("nobody has it")
     assert free["lock"] is None
     assert free["explanation"]
     assert run("nobody has it").strip() == " ".join(free["explanation"])
@@ -125,12 +125,12 @@ def test_it_names_who_waits_and_what_the_holder_waits_for() -> None:
 def test_it_speaks_english() -> None:
     a_guarded_lock()
 
-    def told() -> str:
+    def output() -> str:
         return re.sub(r"\d+ s\b", "n s", run("video:0") + run())  # it is a second older now and then
 
-    plain = told()
+    plain = output()
     with translation.override("zh-hans"):
-        assert told() == plain
+        assert output() == plain
 
 
 def test_a_release_fences_the_row_and_is_written_down() -> None:

@@ -22,7 +22,7 @@ from django_tasklock.tasks import sweep_locks as task
 from tests.support.guards import GUARD, ONCE, no_guards
 from tests.support.redis_server import RedisServer
 from tests.support.stores import clear
-from tests.support.sweeping import between_looks, claimed, dead_holder, guarded_function, hold, lapsed
+from tests.support.sweeping import between_passes, claimed, dead_holder, guarded_function, hold, lapsed
 from tests.testapp.models import PlainVideo
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -168,7 +168,7 @@ def test_the_checks_of_this_package_run_first() -> None:
 
 def test_as_a_celery_task(monkeypatch: pytest.MonkeyPatch) -> None:
     row = leave()
-    pauses = between_looks(monkeypatch, lambda: None)
+    pauses = between_passes(monkeypatch, lambda: None)
     assert task.name == "django_tasklock.tasks.sweep_locks"
     report = task(models=["testapp.Video"])
     assert json.loads(json.dumps(report))["classes"]["abandoned"]["acted"] == 1

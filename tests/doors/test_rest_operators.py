@@ -49,7 +49,7 @@ SCOPES = {  # of a key: the acts that it may do
 
 
 @pytest.fixture(autouse=True)
-def _hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+def _without_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody acts between the two looks of a sweep here."""
     monkeypatch.setattr(stream, "sleep", lambda pause: None)
 

@@ -30,7 +30,7 @@ steps = st.lists(
         st.tuples(st.just("remove"), which, who),
         st.tuples(st.just("force"), which),
         st.tuples(st.just("ask"), which, who),
-        st.tuples(st.just("bound"), which, who),
+        st.tuples(st.just("set_expiry"), which, who),
         st.tuples(st.just("lapse"), which),
         st.tuples(st.just("prune"), st.integers(0, 3)),
     ),
@@ -70,14 +70,14 @@ class Run:
         self.number += 1
         return span * STEP + self.number * 50  # no two end at once
 
-    def mine(self, name: str, token: str) -> Lock | None:
+    def held_with(self, name: str, token: str) -> Lock | None:
         lock = self.held.get(name)
         return lock if lock is not None and lock.token == token else None
 
-    def gone(self, name: str) -> None:
+    def end_hold(self, name: str) -> None:
         self.former[name] = self.held.pop(name).token
 
-    def granted(self, name: str, token: str, answer: object, time: int) -> None:
+    def record_grant(self, name: str, token: str, answer: object, time: int) -> None:
         assert isinstance(answer, Grant), answer
         assert answer.fence > self.fences.get(name, 0)
         self.fences[name] = answer.fence
@@ -87,44 +87,44 @@ class Run:
     def acquire(self, name: str, who: str, span: int) -> None:
         token, time = self.token(name, who), self.time(span)
         answer = self.backend.acquire(an_ask(name, token, ttl=time, hold=time))
-        if lock := self.mine(name, token):
+        if lock := self.held_with(name, token):
             assert answer == Grant(lock.fence, time)
             lock.ends = time
         elif name in self.held:
             assert isinstance(answer, Busy)
             assert answer.record.token == self.held[name].token
         else:
-            self.granted(name, token, answer, time)
+            self.record_grant(name, token, answer, time)
 
     def follow(self, name: str, who: str, span: int) -> None:
         token, time, before = new_token(), self.time(span), self.token(name, who)
         answer = self.backend.acquire(an_ask(name, token, ttl=time, hold=time)._replace(supersedes=before))
-        if self.mine(name, before):
-            self.gone(name)
+        if self.held_with(name, before):
+            self.end_hold(name)
         if name in self.held:
             assert isinstance(answer, Busy)
         else:
-            self.granted(name, token, answer, time)
+            self.record_grant(name, token, answer, time)
 
     def release(self, name: str, who: str) -> None:
         token = self.token(name, who)
         answer = self.backend.release(name, token)
-        if self.mine(name, token):
+        if self.held_with(name, token):
             assert answer is Released.RELEASED
-            self.gone(name)
+            self.end_hold(name)
         else:
             assert answer is (Released.NOT_YOURS if name in self.held else Released.GONE)
 
     def extend(self, name: str, who: str, span: int) -> None:
         token, time = self.token(name, who), self.time(span)
-        lock = self.mine(name, token)
+        lock = self.held_with(name, token)
         assert self.backend.extend(name, token, time, time) is (lock is not None)
         if lock is not None:
             lock.ends = lock.until = time
 
     def renew(self, name: str, who: str, span: int) -> None:
         token, time = self.token(name, who), self.time(span)
-        lock = self.mine(name, token)
+        lock = self.held_with(name, token)
         (answer,) = self.backend.renew([Renewal(name, token, time)])
         assert answer is (
             RenewalResult.LOST if lock is None else RenewalResult.ASKED if lock.asked else RenewalResult.RENEWED
@@ -137,26 +137,26 @@ class Run:
         if name in self.lapsed:
             return  # what lapsed is pruned, not removed
         record = self.backend.remove(name, token)
-        lock = self.mine(name, token)
+        lock = self.held_with(name, token)
         assert (record and record.token) == (lock and lock.token)
         if lock is not None:
-            self.gone(name)
+            self.end_hold(name)
 
     def force(self, name: str) -> None:
         record = self.backend.remove(name)
         assert (record and record.token) == ((name in self.held and self.held[name].token) or None)
         if name in self.held:
-            self.gone(name)
+            self.end_hold(name)
         self.lapsed.pop(name, None)
 
     def ask(self, name: str, who: str) -> None:
         token = self.token(name, who)
-        lock = self.mine(name, token)
+        lock = self.held_with(name, token)
         assert self.backend.ask_release(name, token) is (lock is not None)
         if lock is not None:
             lock.asked = True
 
-    def bound(self, name: str, who: str) -> None:
+    def set_expiry(self, name: str, who: str) -> None:
         assert self.backend.set_expiry(name, self.token(name, who), 1) is False
 
     def lapse(self, name: str) -> None:
@@ -171,7 +171,7 @@ class Run:
         for name in list(self.lapsed)[:limit]:  # in the order in which they lapsed
             del self.lapsed[name]
 
-    def look(self) -> None:
+    def compare(self) -> None:
         """Everything that can be asked agrees with the model."""
         for name in NAMES:
             record, lock = self.backend.get(name), self.held.get(name)
@@ -206,7 +206,7 @@ def test_any_sequence_of_verbs(store, steps):
     try:
         for verb, *arguments in steps:
             getattr(run, verb)(*arguments)
-            run.look()
+            run.compare()
     finally:
         run.backend.close_idle()
         run.backend.close()

@@ -40,7 +40,7 @@ def dead() -> str:
     return dead_holder()
 
 
-class Play(NamedTuple):
+class Case(NamedTuple):
     """``begin()`` makes what ``act(name)`` is done to, whose name it returns; ``state(name)`` tells whether it was."""
 
     begin: Callable[[str], str]
@@ -100,36 +100,36 @@ def take_permit(name: str) -> object:
     return operations.release_permit(name, member.fingerprint, by=BY)
 
 
-PLAYS = {
-    "release": Play(guarded_lock, lambda name: operations.release_lock(name, by=BY), state_of_lock),
-    "ask": Play(lambda holder: guarded_lock("{}"), lambda name: operations.ask_to_release(name, by=BY), state_of_lock),
-    "sweep a lock": Play(guarded_lock, lambda name: swept(), state_of_lock),
-    "sweep a row": Play(abandoned_row, lambda name: swept(), state_of_lock),
-    "reset": Play(limiter, lambda name: operations.reset_limit(name, by=BY), state_of_limiter),
-    "change": Play(limiter, lambda name: operations.change_limit(name, 0.5, by=BY), state_of_limiter),
-    "pause": Play(limiter, lambda name: operations.pause_limit(name, 60, by=BY), state_of_limiter),
-    "resume": Play(paused, lambda name: operations.resume_limit(name, by=BY), state_of_limiter),
-    "release a permit": Play(permits, take_permit, members),
+CASES = {
+    "release": Case(guarded_lock, lambda name: operations.release_lock(name, by=BY), state_of_lock),
+    "ask": Case(lambda holder: guarded_lock("{}"), lambda name: operations.ask_to_release(name, by=BY), state_of_lock),
+    "sweep a lock": Case(guarded_lock, lambda name: swept(), state_of_lock),
+    "sweep a row": Case(abandoned_row, lambda name: swept(), state_of_lock),
+    "reset": Case(limiter, lambda name: operations.reset_limit(name, by=BY), state_of_limiter),
+    "change": Case(limiter, lambda name: operations.change_limit(name, 0.5, by=BY), state_of_limiter),
+    "pause": Case(limiter, lambda name: operations.pause_limit(name, 60, by=BY), state_of_limiter),
+    "resume": Case(paused, lambda name: operations.resume_limit(name, by=BY), state_of_limiter),
+    "release a permit": Case(permits, take_permit, members),
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("what", "error"), [*((what, SoftTimeLimit) for what in PLAYS), *((what, Struck) for what in list(PLAYS)[:4])]
+    ("what", "error"), [*((what, SoftTimeLimit) for what in CASES), *((what, Struck) for what in list(CASES)[:4])]
 )
 def test_struck_anywhere(what: str, error: type[BaseException], dead: str) -> None:
-    play, number, name = PLAYS[what], 0, ""
+    case, number, name = CASES[what], 0, ""
     while True:
         number += 1
         if not name:
-            name = play.begin(dead)
-            before = play.state(name)
+            name = case.begin(dead)
+            before = case.state(name)
         with struck_at(number, error) as struck:
-            play.act(name)
+            case.act(name)
         if not struck:
             break
         assert not connection.in_atomic_block, struck
-        if play.state(name) == before:  # the next act must be able to do it, so it needs no other lock
+        if case.state(name) == before:  # the next act must be able to do it, so it needs no other lock
             AuditEntry.objects.all().delete()
             continue
         assert AuditEntry.objects.exists(), struck

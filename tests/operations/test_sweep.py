@@ -30,7 +30,7 @@ from tests.support.sweeping import (
     hold,
     lapsed,
     swept,
-    told,
+    tally_of,
 )
 from tests.testapp.models import PlainVideo, Scene, Ticket, Video
 
@@ -82,7 +82,7 @@ def test_a_live_claimed_row_is_looked_at_and_left_alone(store: str) -> None:
         claim = Claim.take(Video, row.pk, GUARD, lock.token)
         report = swept()
         claim.update(progress=100)
-    assert told(report) == {}
+    assert tally_of(report) == {}
     assert report.looked_at["rows"] == 1
     assert report.looked_at["locks"] == 1
 
@@ -92,25 +92,25 @@ def test_expired_entries_are_forgotten_and_only_they(store: str) -> None:
         lapsed(f"gone:{number}")
     hold("alive")
     report = swept(dry_run=True)
-    assert told(report) == {"expired": (5, 5, 0, 0)}
+    assert tally_of(report) == {"expired": (5, 5, 0, 0)}
     assert get_backend().counts().orphaned == 5
-    assert told(swept()) == {"expired": (5, 5, 0, 0)}
+    assert tally_of(swept()) == {"expired": (5, 5, 0, 0)}
     assert get_backend().counts().orphaned == 0
     assert get_backend().get("alive") is not None
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_expired_entries_by_prefix_and_by_age(store: str) -> None:
     lapsed("a:1")
     lapsed("b:1")
-    assert told(swept(prefix="a:", dry_run=True)) == {"expired": (1, 1, 0, 0)}
-    assert told(swept(prefix="task_lock:a:")) == {"expired": (1, 1, 0, 0)}
+    assert tally_of(swept(prefix="a:", dry_run=True)) == {"expired": (1, 1, 0, 0)}
+    assert tally_of(swept(prefix="task_lock:a:")) == {"expired": (1, 1, 0, 0)}
     assert [record.name for record in get_backend().page(Query("orphaned")).records] == ["b:1"]
-    assert told(swept(older_than=60)) == {}
-    assert told(swept(older_than=60, dry_run=True)) == {}
+    assert tally_of(swept(older_than=60)) == {}
+    assert tally_of(swept(older_than=60, dry_run=True)) == {}
     time.sleep(0.05)
-    assert told(swept(older_than=0.04, dry_run=True)) == {"expired": (1, 1, 0, 0)}
-    assert told(swept(older_than=0.04)) == {"expired": (1, 1, 0, 0)}
+    assert tally_of(swept(older_than=0.04, dry_run=True)) == {"expired": (1, 1, 0, 0)}
+    assert tally_of(swept(older_than=0.04)) == {"expired": (1, 1, 0, 0)}
 
 
 def test_a_lock_of_a_dead_process_is_released_and_its_row_put_back(store: str) -> None:
@@ -119,23 +119,23 @@ def test_a_lock_of_a_dead_process_is_released_and_its_row_put_back(store: str) -
     holder = dead_holder()
     token = hold(f"video:{row.pk}", holder, row=lock_row(row.pk))
     Video.objects.filter(pk=row.pk).update(lock_token=token)
-    told_dry = swept(dry_run=True)
-    assert told(told_dry) == {"dead": (1, 1, 0, 0)}
+    dry_report = swept(dry_run=True)
+    assert tally_of(dry_report) == {"dead": (1, 1, 0, 0)}
     assert get_backend().get(f"video:{row.pk}") is not None
     report = swept(by=Actor("night shift"))
-    assert told(report) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(report) == {"dead": (1, 1, 0, 0)}
     assert "dead" in found(report, "dead").why
     assert get_backend().get(f"video:{row.pk}") is None
     assert state(row) == ("uploading", "", 2)
     [act] = acts(f"video:{row.pk}")
     assert (act.actor, act.action) == ("night shift", "sweep")
     assert act.outcome == f"released, {lock_row(row.pk)} put back"
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_a_plain_lock_of_a_dead_process_is_released(store: str) -> None:
     hold("plain", dead_holder())
-    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
     assert get_backend().get("plain") is None
 
 
@@ -145,7 +145,7 @@ def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
     other = {**ours, "boot": "000000000000", "proc": ours["proc"].rpartition(":")[0] + ":1"}  # began at another time
     hold("before", json.dumps(other))
     hold("now", json.dumps({**ours, "boot": "000000000000"}))  # this process, as it was before a fork, say
-    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
     assert get_backend().get("before") is None
     assert get_backend().get("now") is not None
 
@@ -153,13 +153,13 @@ def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
 def test_what_is_kept_for_a_message_outlives_its_process(store: str) -> None:
     hold("retry", dead_holder(kept=True))
     hold("overdue", dead_holder(kept=True), timeout=1)
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_a_process_elsewhere_is_never_taken_for_dead(store: str) -> None:
     hold("elsewhere", ELSEWHERE)
     hold("nobody", "{}")
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_an_overdue_lock_is_released_and_its_row_put_back(store: str) -> None:
@@ -167,8 +167,8 @@ def test_an_overdue_lock_is_released_and_its_row_put_back(store: str) -> None:
     row = claimed()
     token = hold(f"video:{row.pk}", timeout=1, row=lock_row(row.pk))
     Video.objects.filter(pk=row.pk).update(lock_token=token)
-    eventually(lambda: told(swept(dry_run=True)) == {"overdue": (1, 1, 0, 0)})
-    assert told(swept()) == {"overdue": (1, 1, 0, 0)}
+    eventually(lambda: tally_of(swept(dry_run=True)) == {"overdue": (1, 1, 0, 0)})
+    assert tally_of(swept()) == {"overdue": (1, 1, 0, 0)}
     assert get_backend().get(f"video:{row.pk}") is None
     assert state(row) == ("uploading", "", 2)
 
@@ -178,7 +178,7 @@ def test_an_overdue_holder_that_runs_on_can_write_nothing(store: str) -> None:
     row = Video.objects.create()
     token = hold(f"video:{row.pk}", holders.holder_json(), timeout=1, row=lock_row(row.pk))
     claim = Claim.take(Video, row.pk, GUARD, token)
-    eventually(lambda: told(swept()) == {"overdue": (1, 1, 0, 0)})
+    eventually(lambda: tally_of(swept()) == {"overdue": (1, 1, 0, 0)})
     with pytest.raises(StaleClaim):
         claim.update(progress=1)
 
@@ -192,12 +192,12 @@ def test_a_lock_without_expiry_is_given_one(store: str) -> None:
         hold("short", timeout=90_000)
         client.persist("task_lock:forever")
         client.persist("task_lock:short")
-        assert told(swept(dry_run=True)) == {"no_expiry": (2, 2, 0, 0)}
+        assert tally_of(swept(dry_run=True)) == {"no_expiry": (2, 2, 0, 0)}
         assert client.ttl("task_lock:forever") == -1
-        assert told(swept()) == {"no_expiry": (2, 2, 0, 0)}
+        assert tally_of(swept()) == {"no_expiry": (2, 2, 0, 0)}
         assert 59 <= client.ttl("task_lock:forever") <= 60, "at least a lease"
         assert 85 <= client.ttl("task_lock:short") <= 90, "what is left of its timeout"
-        assert told(swept()) == {}
+        assert tally_of(swept()) == {}
 
 
 @redis_only
@@ -209,7 +209,7 @@ def test_a_value_that_is_not_ours_is_given_the_timeout(store: str) -> None:
         lapsed("theirs")
         client.set("task_lock:theirs", "by hand")
         report = swept()  # the entry of what lapsed is found to be that of a lock without expiry
-        assert told(report) == {"no_expiry": (1, 1, 0, 0)}
+        assert tally_of(report) == {"no_expiry": (1, 1, 0, 0)}
         assert 3590 <= client.ttl("task_lock:theirs") <= 3600
         assert client.get("task_lock:theirs") == b"by hand"
 
@@ -221,30 +221,30 @@ def test_a_lock_without_expiry_of_a_dead_process_is_released(store: str) -> None
     with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as client:
         hold("forever", dead_holder())
         client.persist("task_lock:forever")
-        assert told(swept()) == {"dead": (1, 1, 0, 0)}
+        assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
         assert not client.exists("task_lock:forever")
 
 
 def test_a_claimed_row_without_a_lock_is_put_back(store: str) -> None:
     guarded_function(guard=ONCE)
     row, done = claimed(), claimed(state="ready", token="")
-    assert told(swept(dry_run=True)) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept(dry_run=True)) == {"abandoned": (1, 1, 0, 0)}
     assert state(row)[0] == "processing"
     report = swept()
-    assert told(report) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(report) == {"abandoned": (1, 1, 0, 0)}
     finding = found(report, "abandoned")
     assert (finding.name, finding.row) == (f"video:{row.pk}", lock_row(row.pk))
     assert [act.outcome for act in acts(f"video:{row.pk}")] == [f"{lock_row(row.pk)} put back"]
     assert state(row) == ("uploading", "", 2)
     assert state(done) == ("ready", "", 1)
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_a_row_that_its_body_has_moved_on_is_put_back_too(store: str) -> None:
     """A claimed row is the one that has a token, whatever its state."""
     guarded_function(guard=GUARD)
     row = claimed(state="transcoding")
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert state(row) == ("processing", "", 2)
 
 
@@ -255,7 +255,7 @@ def test_a_claimed_row_is_found_by_its_state_where_tokens_have_no_index(
     guarded_function(guard=ONCE)
     monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", indexed)
     row = claimed(state="uploading")
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert state(row) == ("uploading", "", 2)
 
 
@@ -268,9 +268,9 @@ def test_with_an_index_of_tokens_every_state_is_found(
     guarded_function(guard=ONCE)
     row = claimed(state="a state of its own")
     monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", False)
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
     monkeypatch.setattr(Video._meta, "indexes", [index])
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert state(row) == ("uploading", "", 2)
 
 
@@ -279,7 +279,7 @@ def test_a_row_that_is_claimable_as_it_is_is_fenced_all_the_same(store: str) -> 
     row = claimed()
     stale = Claim(Video, row.pk, GUARD, row.lock_token)
     stale.epoch, stale.taken = 1, True
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert state(row) == ("processing", "", 2)
     with pytest.raises(StaleClaim):
         stale.finish()
@@ -297,7 +297,7 @@ def test_a_row_that_any_live_lock_speaks_for_is_left_alone(store: str, evidence:
     else:
         hold(f"video:{row.pk}")
     report = swept()
-    assert "abandoned" not in told(report)
+    assert "abandoned" not in tally_of(report)
     assert report.looked_at["rows"] == 1
 
 
@@ -305,7 +305,7 @@ def test_a_row_without_a_token_is_put_back_if_its_lock_is_free(store: str) -> No
     guarded_function(PlainVideo, guard=ONCE)
     free, busy = claimed(PlainVideo), claimed(PlainVideo)
     hold(f"video:{busy.pk}")
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     free.refresh_from_db()
     busy.refresh_from_db()
     assert (free.status, busy.status) == ("uploading", "processing")
@@ -315,14 +315,14 @@ def test_a_row_without_a_token_is_put_back_if_its_lock_is_free(store: str) -> No
 def test_a_row_without_a_token_that_is_claimable_is_not_found(store: str) -> None:
     guarded_function(PlainVideo, guard=GUARD)
     claimed(PlainVideo)
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_a_row_without_a_token_whose_lock_has_another_name_is_not_judged(store: str) -> None:
     guarded_function(PlainVideo, name="video:{video_id}:{video_id.__class__}", guard=ONCE)
     guarded_function(PlainVideo, name="constant", guard=ONCE)
     claimed(PlainVideo)
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_of_two_guards_that_put_back_differently_none_is_chosen(store: str) -> None:
@@ -330,7 +330,7 @@ def test_of_two_guards_that_put_back_differently_none_is_chosen(store: str) -> N
     guarded_function(guard=GUARD)
     row = claimed()
     report = swept()
-    assert told(report) == {"abandoned": (1, 0, 0, 1)}
+    assert tally_of(report) == {"abandoned": (1, 0, 0, 1)}
     assert "several guards" in found(report, "abandoned").why
     assert state(row)[0] == "processing"
 
@@ -339,8 +339,8 @@ def test_the_lock_of_a_finished_row_is_released(store: str) -> None:
     guarded_function(guard=ONCE)
     row = claimed(state="ready", token="")
     hold(f"video:{row.pk}", row=lock_row(row.pk))
-    assert told(swept(dry_run=True)) == {"finished": (1, 1, 0, 0)}
-    assert told(swept()) == {"finished": (1, 1, 0, 0)}
+    assert tally_of(swept(dry_run=True)) == {"finished": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"finished": (1, 1, 0, 0)}
     assert get_backend().get(f"video:{row.pk}") is None
     assert state(row) == ("ready", "", 1)
 
@@ -350,7 +350,7 @@ def test_the_lock_of_a_finished_row_is_kept_while_its_process_runs(store: str) -
     row = claimed(state="ready", token="")
     hold(f"video:{row.pk}", holders.holder_json(), row=lock_row(row.pk))
     report = swept()
-    assert told(report) == {"finished": (1, 0, 0, 1)}
+    assert tally_of(report) == {"finished": (1, 0, 0, 1)}
     assert "runs" in found(report, "finished").why
     assert get_backend().get(f"video:{row.pk}") is not None
 
@@ -360,7 +360,7 @@ def test_a_row_that_is_about_to_be_claimed_is_not_finished(store: str) -> None:
     for status in ("uploading", "ready"):
         row = claimed(state=status, token="")
         hold(f"video:{row.pk}", row=lock_row(row.pk))
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 def test_a_row_that_is_gone_is_no_reason(store: str) -> None:
@@ -368,7 +368,7 @@ def test_a_row_that_is_gone_is_no_reason(store: str) -> None:
     hold("video:4711", row=lock_row(4711))
     hold("video:x", row="testapp.video:not a number")
     hold("gone:1", row="gone.model:1")
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
 
 
 @pytest.mark.parametrize("pk", ["[1, 2]", "[" * 980, "7"], ids=["list", "deep", "number"])
@@ -378,7 +378,7 @@ def test_a_row_of_a_composite_primary_key_does_not_stop_the_sweep(store: str, pk
     claimed()
     hold("scene", row=f"testapp.scene:{pk}")
     hold("dead", dead_holder(), row=f"testapp.scene:{pk}")
-    assert told(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
     assert TaskLock("scene").locked()
 
 
@@ -388,7 +388,7 @@ def test_a_row_that_somebody_else_has_claimed_is_told(store: str) -> None:
     hold(f"video:{row.pk}", row=lock_row(row.pk))
     before = state(row)
     report = swept()
-    assert told(report) == {"differs": (1, 0, 0, 1)}
+    assert tally_of(report) == {"differs": (1, 0, 0, 1)}
     assert get_backend().get(f"video:{row.pk}") is not None
     assert state(row) == before
 
@@ -398,10 +398,10 @@ def test_older_than_spares_what_is_young_and_leaves_rows_out(store: str) -> None
     claimed()
     hold("young", dead_holder())
     report = swept(older_than=3600)
-    assert told(report) == {}
+    assert tally_of(report) == {}
     assert any("no age" in note for note in report.left_out)
     time.sleep(0.05)
-    assert told(swept(older_than=0.04)) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(swept(older_than=0.04)) == {"dead": (1, 1, 0, 0)}
 
 
 def test_prefix_and_model_choose(store: str) -> None:
@@ -410,9 +410,9 @@ def test_prefix_and_model_choose(store: str) -> None:
     row, plain = claimed(), claimed(PlainVideo)
     hold("a:1", dead_holder())
     hold("b:1", dead_holder(row=lock_row(4711)))
-    assert told(swept(prefix="a:")) == {"dead": (1, 1, 0, 0)}
-    assert told(swept(models=["testapp.Video"])) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
-    assert told(swept(prefix=f"plain:{plain.pk}")) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept(prefix="a:")) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(swept(models=["testapp.Video"])) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept(prefix=f"plain:{plain.pk}")) == {"abandoned": (1, 1, 0, 0)}
     assert state(row)[0] == "uploading"
 
 
@@ -437,7 +437,7 @@ def test_a_guard_whose_model_is_gone_is_reported(store: str) -> None:
     GUARD.register("testapp.Removed")
     hold("video:1", dead_holder(row="testapp.removed:1"))
     report = swept()
-    assert told(report) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(report) == {"dead": (1, 1, 0, 0)}
     assert report.left_out == ("rows of testapp.Removed: there is no such model",)
 
 
@@ -452,7 +452,7 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any
     free, busy = claimed(), claimed()
     hold(f"video:{busy.pk}")
     report = swept()
-    assert told(report) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(report) == {"abandoned": (1, 1, 0, 0)}
     assert state(free)[0] == "uploading"
     assert state(busy)[0] == "processing"
     assert any("cannot list" in note for note in report.left_out)
@@ -466,7 +466,7 @@ def test_with_locks_of_one_process_rows_are_not_judged(settings: Any) -> None:
     guarded_function(guard=ONCE)
     row = claimed()
     report = swept()
-    assert told(report) == {}
+    assert tally_of(report) == {}
     assert any("one process" in note for note in report.left_out)
     assert state(row)[0] == "processing"
 
@@ -500,5 +500,5 @@ def test_every_lock_is_read_while_they_are_released_and_renewed(store: str, monk
 
 def test_a_plain_function_lock_of_this_process_is_left_alone(store: str) -> None:
     assert acquire_task_lock("mine")
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
     assert get_backend().get("mine") is not None

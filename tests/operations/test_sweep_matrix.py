@@ -12,7 +12,7 @@ import pytest
 from django_tasklock import list_all_task_locks
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.celery.parking import promotion
-from tests.support.sweeping import swept, told
+from tests.support.sweeping import swept, tally_of
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
@@ -49,7 +49,7 @@ def untouched(phase: str) -> dict[str, str]:
     before = locks()
     for _ in range(3):
         report = swept(requeue=True, pause=0.02)
-        assert told(report) == {}, f"{phase}: {report.findings}"
+        assert tally_of(report) == {}, f"{phase}: {report.findings}"
     after = locks()
     assert after == before, phase
     return after
@@ -76,7 +76,7 @@ def test_sweeps_touch_no_live_lock(celery_site, only) -> None:
     for kind, result in results.items():
         assert celery_site.outcome(result)[0] == "SUCCESS", kind
     celery_site.wait_until(lambda: not locks())
-    assert told(swept(requeue=True)) == {}
+    assert tally_of(swept(requeue=True)) == {}
     row.refresh_from_db()
     assert (row.status, row.lock_epoch) == ("ready", 1)
 
@@ -92,9 +92,9 @@ def test_one_sweep_frees_what_a_killed_worker_held(celery_site, only, monkeypatc
     celery_site.wait_until(lambda: parked_messages("hold:line", state="parked"))  # its result says so before
     worker.kill()
     report = swept(pause=0.02)
-    assert told(report) == {"dead": (7, 7, 0, 0), "parked": (1, 1, 0, 0)}
+    assert tally_of(report) == {"dead": (7, 7, 0, 0), "parked": (1, 1, 0, 0)}
     assert [name for name in locks() if not name.startswith("unique:")] == []
     row.refresh_from_db()
     assert (row.status, row.lock_token, row.lock_epoch) == ("processing", "", 2)
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
     assert results

@@ -19,7 +19,7 @@ from django_tasklock.operations.sweep import restoring
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support import sweeper
 from tests.support.celery_site.courier import Courier
-from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, told
+from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, tally_of
 from tests.testapp.models import PlainVideo, Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
@@ -38,7 +38,7 @@ def state(row: Any) -> tuple[Any, ...]:
     return (row.status, *([row.lock_epoch] if hasattr(row, "lock_epoch") else []))
 
 
-def a_dead_one(**options: Any) -> Any:
+def claim_by_dead_holder(**options: Any) -> Any:
     row = claimed()
     token = hold(f"swept:{row.pk}", dead_holder(), row=f"testapp.video:{row.pk}", **options)
     Video.objects.filter(pk=row.pk).update(lock_token=token)
@@ -55,16 +55,16 @@ def test_the_task_of_a_row_that_is_put_back_is_published_again_and_runs(
 ) -> None:
     only("swept_video")
     monkeypatch.setattr(requeue, "SETTLING", 0.5)
-    row = a_dead_one() if left == "dead" else claimed()
+    row = claim_by_dead_holder() if left == "dead" else claimed()
     report = swept(requeue=True)
-    assert told(report) == {left: (1, 1, 0, 0)}
+    assert tally_of(report) == {left: (1, 1, 0, 0)}
     assert report.published == 1
     assert state(row) == ("uploading", 2)
     celery_site.worker()
     result = celery_site.app.AsyncResult(found(report, left).published)
     assert celery_site.outcome(result)[0] == "SUCCESS"  # of a second one, if the machine stalled before the commit
     assert state(row) == ("ready", 3)
-    assert told(swept(requeue=True)) == {}
+    assert tally_of(swept(requeue=True)) == {}
 
 
 def test_without_being_asked_nothing_is_published(celery_site, only) -> None:
@@ -82,7 +82,7 @@ def test_a_task_that_needs_more_than_the_row_is_not_published(celery_site, only)
     report = swept(requeue=True)
     for one in (dry, report):
         assert "also needs quality" in found(one, "abandoned").unpublished
-    assert told(report) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(report) == {"abandoned": (1, 1, 0, 0)}
     assert state(row)[0] == "uploading"
     assert celery_site.waiting() == 0
 
@@ -119,11 +119,11 @@ def test_uniqueness_of_the_message_that_died_is_no_hindrance(celery_site, only) 
 def test_a_row_without_a_token_that_is_claimable_is_published_once(celery_site, only) -> None:
     only("swept_plain_again")
     row = claimed(PlainVideo)
-    assert told(swept()) == {}, "there is nothing to put back"
+    assert tally_of(swept()) == {}, "there is nothing to put back"
     report = swept(requeue=True)
     assert report.published == 1
     assert state(row) == ("uploading",)
-    assert told(swept(requeue=True)) == {}
+    assert tally_of(swept(requeue=True)) == {}
 
 
 def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,7 +135,7 @@ def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkey
 
     monkeypatch.setattr(requeue.Publisher, "publish", refuses)
     report = swept(requeue=True)
-    assert told(report) == {"abandoned": (1, 0, 0, 1)}
+    assert tally_of(report) == {"abandoned": (1, 0, 0, 1)}
     assert "no broker" in found(report, "abandoned").unpublished
     assert state(row) == ("processing", 1)
 
@@ -188,7 +188,7 @@ def test_a_live_long_task_is_never_touched(celery_site, only) -> None:
         reports.append(swept(requeue=True, pause=0.05))
     gate.open()
     assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": row.pk})
-    assert {tuple(told(report)) for report in reports} == {()}
+    assert {tuple(tally_of(report)) for report in reports} == {()}
     assert state(row) == ("ready", 1)
 
 
@@ -217,10 +217,10 @@ def test_a_stopped_holder_is_not_a_dead_one(celery_site, only) -> None:
         holder = process.stdout.readline()
         hold("stopped", holder)
         process.send_signal(signal.SIGSTOP)
-        assert told(swept()) == {}
+        assert tally_of(swept()) == {}
         process.send_signal(signal.SIGKILL)
         process.wait()
-        assert told(swept()) == {"dead": (1, 1, 0, 0)}
+        assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
 
 
 def test_a_worker_that_was_killed_leaves_its_row_to_the_next_sweep(celery_site, only) -> None:
@@ -235,7 +235,7 @@ def test_a_worker_that_was_killed_leaves_its_row_to_the_next_sweep(celery_site, 
     lapsed("stale:1")
     hold("stale:2", dead_holder())
     report = swept()
-    assert told(report) == {"expired": (1, 1, 0, 0), "dead": (2, 2, 0, 0)}
+    assert tally_of(report) == {"expired": (1, 1, 0, 0), "dead": (2, 2, 0, 0)}
     assert str(start.pid) in found(swept_of(report, f"swept:{row.pk}"), "dead").why
     assert state(row) == ("uploading", 2)
     celery_site.app.control.purge()
@@ -262,13 +262,13 @@ def test_a_killed_sweep_is_completed_by_the_next_one(celery_site, only, step: st
         return  # there is no such step
     only("swept_video")
     requeued = again == "requeue"
-    dead, row = a_dead_one(), claimed()
+    dead, row = claim_by_dead_holder(), claimed()
     code, _ = ended(only.start(options={"requeue": requeued}, kill=step))
     assert code == -signal.SIGKILL
     if requeued and state(dead)[0] == "uploading":
         assert get_backend().get(f"swept:{dead.pk}") is None, "whoever runs its message is to find the lock free"
     report = swept(requeue=requeued)
-    assert told(swept(requeue=requeued)) == {}, f"after {told(report)} there is nothing left"
+    assert tally_of(swept(requeue=requeued)) == {}, f"after {tally_of(report)} there is nothing left"
     for one in (dead, row):
         assert state(one) == ("uploading", 2)
         assert get_backend().get(f"swept:{one.pk}") is None
@@ -294,14 +294,14 @@ def test_a_sweep_that_is_killed_while_it_holds_a_lock_frees_it_in_seconds(celery
     assert record is not None
     assert record.ttl is not None
     assert record.ttl <= restoring.BRIEF_LEASE
-    assert told(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
     assert state(row) == ("uploading",)
 
 
 @pytest.mark.database
 def test_several_sweeps_at_once_publish_each_task_once(celery_site, only) -> None:
     only("swept_video")
-    rows = [a_dead_one() for _ in range(3)] + [claimed() for _ in range(5)]
+    rows = [claim_by_dead_holder() for _ in range(3)] + [claimed() for _ in range(5)]
     processes = [only.start(options={"requeue": True, "pause": 0.3}) for _ in range(3)]
     reports = [json.loads(said) for code, said in map(ended, processes) if code == 0]
     assert len(reports) == 3
@@ -317,27 +317,27 @@ def test_several_sweeps_at_once_publish_each_task_once(celery_site, only) -> Non
 def test_a_message_that_is_parked_behind_no_lock_is_promoted(celery_site, only) -> None:
     only("swept_video")
     token = park(celery_site)
-    assert told(swept()) == {}, "its lock is held"
+    assert tally_of(swept()) == {}, "its lock is held"
     get_backend().release("hold:a", token)
-    assert told(swept(dry_run=True)) == {"parked": (1, 1, 0, 0)}
+    assert tally_of(swept(dry_run=True)) == {"parked": (1, 1, 0, 0)}
     assert celery_site.waiting() == 0
-    assert told(swept(prefix="other:")) == {}
-    assert told(swept(older_than=3600)) == {}
-    assert told(swept()) == {"parked": (1, 1, 0, 0)}
+    assert tally_of(swept(prefix="other:")) == {}
+    assert tally_of(swept(older_than=3600)) == {}
+    assert tally_of(swept()) == {"parked": (1, 1, 0, 0)}
     assert celery_site.waiting() == 1
     assert [act.outcome for act in acts("hold:a")] == ["promoted"]
-    assert told(swept()) == {}, "it is on its way"
+    assert tally_of(swept()) == {}, "it is on its way"
 
 
 def test_a_message_whose_lock_is_taken_between_the_looks_stays_parked(
     celery_site, only, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from tests.support.sweeping import between_looks
+    from tests.support.sweeping import between_passes
 
     only("swept_video")
     get_backend().release("hold:a", park(celery_site))
-    between_looks(monkeypatch, lambda: hold("hold:a"))
-    assert told(swept()) == {"parked": (1, 0, 1, 0)}
+    between_passes(monkeypatch, lambda: hold("hold:a"))
+    assert tally_of(swept()) == {"parked": (1, 0, 1, 0)}
     assert celery_site.waiting() == 0
 
 
@@ -346,7 +346,7 @@ def test_a_sweep_that_is_killed_before_it_promotes_leaves_that_to_the_next(celer
     get_backend().release("hold:a", park(celery_site))
     code, _ = ended(only.start(kill="before the message"))
     assert code == -signal.SIGKILL
-    assert told(swept()) == {"parked": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"parked": (1, 1, 0, 0)}
 
 
 def park(site: Any) -> str:

@@ -21,13 +21,13 @@ from tests.support.guards import GUARD, ONCE, elsewhere, no_guards
 from tests.support.public import raw_redis
 from tests.support.stores import clear, eventually
 from tests.support.sweeping import (
-    between_looks,
+    between_passes,
     claimed,
     dead_holder,
     guarded_function,
     hold,
     swept,
-    told,
+    tally_of,
 )
 from tests.testapp.models import PlainVideo, Video
 
@@ -48,7 +48,7 @@ def store(request: pytest.FixtureRequest, settings: Any) -> str:
     return str(request.param)
 
 
-def a_dead_one() -> tuple[Any, str]:
+def claim_by_dead_holder() -> tuple[Any, str]:
     """A row, and the token of the dead process that has claimed it."""
     row = claimed()
     token = hold(f"video:{row.pk}", dead_holder(), row=f"testapp.video:{row.pk}")
@@ -62,10 +62,10 @@ def state(row: Any) -> tuple[Any, ...]:
 
 
 def test_a_lock_that_is_renewed_between_the_looks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    row, token = a_dead_one()
+    row, token = claim_by_dead_holder()
     name = f"video:{row.pk}"
-    between_looks(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
-    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    between_passes(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
+    assert tally_of(swept()) == {"dead": (1, 0, 1, 0)}
     assert get_backend().get(name) is not None
     assert state(row) == ("processing", token, 1)
 
@@ -83,28 +83,28 @@ def test_an_index_entry_that_is_earlier_than_its_key_is_no_renewal(store: str) -
 
 def test_an_overdue_lock_that_is_extended_between_the_looks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     token = hold("late", timeout=1)
-    eventually(lambda: "overdue" in told(swept(dry_run=True)))
-    between_looks(monkeypatch, lambda: get_backend().extend("late", token, 60_000, 60_000))
-    assert told(swept()) == {"overdue": (1, 0, 1, 0)}
+    eventually(lambda: "overdue" in tally_of(swept(dry_run=True)))
+    between_passes(monkeypatch, lambda: get_backend().extend("late", token, 60_000, 60_000))
+    assert tally_of(swept()) == {"overdue": (1, 0, 1, 0)}
     assert get_backend().get("late") is not None
 
 
 def test_a_task_that_ends_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    row, token = a_dead_one()
+    row, token = claim_by_dead_holder()
 
     def ends() -> None:
         Video.objects.filter(pk=row.pk).update(status="ready", lock_token="")
         get_backend().release(f"video:{row.pk}", token)
 
-    between_looks(monkeypatch, ends)
-    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    between_passes(monkeypatch, ends)
+    assert tally_of(swept()) == {"dead": (1, 0, 1, 0)}
     assert state(row) == ("ready", "", 1)
 
 
 def test_a_row_that_is_closed_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     row = claimed()
-    between_looks(monkeypatch, lambda: Video.objects.filter(pk=row.pk).update(status="ready", lock_token=""))
-    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    between_passes(monkeypatch, lambda: Video.objects.filter(pk=row.pk).update(status="ready", lock_token=""))
+    assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     assert state(row) == ("ready", "", 1)
 
 
@@ -115,15 +115,15 @@ def test_a_row_whose_worker_writes_to_it_between_the_looks_is_left_alone(monkeyp
     row = claimed()
     worker = Claim(Video, row.pk, GUARD, row.lock_token)
     worker.epoch, worker.taken = 1, True
-    between_looks(monkeypatch, lambda: worker.update(status="transcoding"))
-    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    between_passes(monkeypatch, lambda: worker.update(status="transcoding"))
+    assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     worker.finish()
     assert state(row)[0] == "ready"
 
 
 @pytest.mark.parametrize("moment", ["the looks", "the second look and the act"])
 def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    row, token = a_dead_one()
+    row, token = claim_by_dead_holder()
     name = f"video:{row.pk}"
     taken: list[Claim] = []
 
@@ -134,7 +134,7 @@ def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment:
         taken.append(elsewhere(lambda: Claim.take(Video, row.pk, ONCE, ours)))
 
     if moment == "the looks":
-        between_looks(monkeypatch, changes_hands)
+        between_passes(monkeypatch, changes_hands)
     else:
         act = LockSweep.release
 
@@ -143,7 +143,7 @@ def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment:
             return act(*args)
 
         monkeypatch.setattr(LockSweep, "release", acts)
-    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    assert tally_of(swept()) == {"dead": (1, 0, 1, 0)}
     record = get_backend().get(name)
     assert record is not None
     assert record.token == taken[0].token
@@ -161,10 +161,10 @@ def test_another_dead_holder_is_left_to_the_next_sweep(monkeypatch: pytest.Monke
         get_backend().release("passed on", first)
         hold("passed on", holder)
 
-    between_looks(monkeypatch, changes_hands)
-    assert told(swept()) == {"dead": (1, 0, 1, 0)}
+    between_passes(monkeypatch, changes_hands)
+    assert tally_of(swept()) == {"dead": (1, 0, 1, 0)}
     assert get_backend().get("passed on") is not None
-    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
 
 
 @pytest.mark.parametrize("moment", ["the looks", "the second look and the act"])
@@ -178,7 +178,7 @@ def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatc
         taken.append(elsewhere(lambda: Claim.take(Video, row.pk, ONCE, token)))
 
     if moment == "the looks":
-        between_looks(monkeypatch, claims)
+        between_passes(monkeypatch, claims)
     else:
         revoke_claim = restoring.revoke_claim
 
@@ -188,7 +188,7 @@ def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatc
             return revoke_claim(*args)
 
         monkeypatch.setattr(restoring, "revoke_claim", revokes)
-    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     taken[0].finish()
     assert state(row)[0] == "ready"
 
@@ -197,8 +197,8 @@ def test_a_row_whose_next_holder_has_the_lock_and_not_yet_the_row_is_left_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     row = claimed()
-    between_looks(monkeypatch, lambda: hold(f"video:{row.pk}"))
-    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    between_passes(monkeypatch, lambda: hold(f"video:{row.pk}"))
+    assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     assert state(row)[0] == "processing"
 
 
@@ -217,7 +217,7 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
         return revoke_claim(*args)
 
     monkeypatch.setattr(restoring, "revoke_claim", revokes)
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     assert busy == [True]
     assert get_backend().get(f"plain:{row.pk}") is None
     row = claimed(PlainVideo)
@@ -228,7 +228,7 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
         return holding(names)
 
     monkeypatch.setattr(restoring, "acquire_briefly", taken)
-    assert told(swept()) == {"abandoned": (1, 0, 1, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     row.refresh_from_db()
     assert row.status == "processing"
 
@@ -237,21 +237,21 @@ def test_finished_and_renewed_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -
     row = claimed(state="ready", token="")
     name = f"video:{row.pk}"
     token = hold(name, row=f"testapp.video:{row.pk}")
-    between_looks(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
-    assert told(swept()) == {"finished": (1, 0, 1, 0)}
+    between_passes(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
+    assert tally_of(swept()) == {"finished": (1, 0, 1, 0)}
     assert get_backend().get(name) is not None
 
 
 def test_the_pause_is_kept_between_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    a_dead_one()
+    claim_by_dead_holder()
     claimed()
-    pauses = between_looks(monkeypatch, lambda: None)
+    pauses = between_passes(monkeypatch, lambda: None)
     swept(pause=0.25)
     assert pauses == [0.25, 0.25], "one for the locks, one for the rows"
 
 
 def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = [a_dead_one()[0] for _ in range(3)] + [claimed() for _ in range(3)]
+    rows = [claim_by_dead_holder()[0] for _ in range(3)] + [claimed() for _ in range(3)]
     together = threading.Barrier(2, timeout=30)
     monkeypatch.setattr(stream, "sleep", lambda pause: together.wait())
 
@@ -264,14 +264,14 @@ def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(2) as pool:
         reports = [part.result() for part in [pool.submit(one), pool.submit(one)]]
     # Of one lock the row may be put back by one sweep and the lock be released by the other: then both have acted.
-    assert 6 <= sum(report.swept for report in reports) <= 9, [told(report) for report in reports]
+    assert 6 <= sum(report.swept for report in reports) <= 9, [tally_of(report) for report in reports]
     assert all(get_backend().get(f"video:{row.pk}") is None for row in rows)
     assert {state(row) for row in rows} == {("uploading", "", 2)}, "the epoch was raised once"
 
 
 def test_a_stale_worker_is_refused_after_its_row_was_put_back() -> None:
     """gold standard 8.17: judged dead while it lived, it changes nothing."""
-    row, token = a_dead_one()
+    row, token = claim_by_dead_holder()
     stale = Claim(Video, row.pk, ONCE, token)
     stale.epoch, stale.taken = 1, True
     swept()
@@ -281,7 +281,7 @@ def test_a_stale_worker_is_refused_after_its_row_was_put_back() -> None:
 
 
 def test_inside_a_transaction_it_is_refused() -> None:
-    row, _ = a_dead_one()
+    row, _ = claim_by_dead_holder()
     with transaction.atomic(), pytest.raises(TransactionOpen):
         swept()
     assert get_backend().get(f"video:{row.pk}") is not None

@@ -20,7 +20,7 @@ from django_tasklock.operations.sweep.options import SweepOptions
 from tests.support import environment
 from tests.support.guards import ONCE, new_token, no_guards
 from tests.support.stores import clear
-from tests.support.sweeping import guarded_function, hold, swept, told
+from tests.support.sweeping import guarded_function, hold, swept, tally_of
 from tests.testapp.models import PlainVideo, Video
 
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.redis]
@@ -47,7 +47,7 @@ def test_bounded_memory_and_requests(monkeypatch: pytest.MonkeyPatch) -> None:
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         calls: Any = client.info("commandstats")
-    assert told(report) == {"expired": (EXPIRED, EXPIRED, 0, 0), "dead": (DEAD, DEAD, 0, 0)}
+    assert tally_of(report) == {"expired": (EXPIRED, EXPIRED, 0, 0), "dead": (DEAD, DEAD, 0, 0)}
     assert len(report.findings) == 100
     assert report.unlisted == DEAD - 100
     assert report.looked_at["locks"] >= LIVE
@@ -69,7 +69,7 @@ def test_rows_in_pages(monkeypatch: pytest.MonkeyPatch, django_assert_max_num_qu
     hold(f"video:{live.pk}", row=f"testapp.video:{live.pk}")
     with django_assert_max_num_queries(40):
         report = swept(dry_run=True)
-    assert told(report)["abandoned"] == (2_499, 2_499, 0, 0)
+    assert tally_of(report)["abandoned"] == (2_499, 2_499, 0, 0)
     assert report.looked_at["rows"] == 2_500
 
 
@@ -79,7 +79,7 @@ def test_a_token_that_is_on_several_rows_is_no_end(monkeypatch: pytest.MonkeyPat
     guarded_function(guard=ONCE)
     tokens = [f"{number // 7:032x}" for number in range(1, 70)]
     Video.objects.bulk_create(Video(status="processing", lock_token=token) for token in tokens)
-    assert told(swept(dry_run=True))["abandoned"] == (69, 69, 0, 0)
+    assert tally_of(swept(dry_run=True))["abandoned"] == (69, 69, 0, 0)
 
 
 @pytest.mark.parametrize(("model", "index"), [(Video, "video_lock_token"), (PlainVideo, "plainvideo_status")])

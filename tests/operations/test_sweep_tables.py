@@ -13,7 +13,7 @@ from django_tasklock.operations import Actor, get_lock, release_lock
 from tests.support.guards import GUARD, ONCE, new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
-from tests.support.sweeping import guarded_function, hold, swept, told
+from tests.support.sweeping import guarded_function, hold, swept, tally_of
 from tests.testapp.models import Import, PlainImport, PlainVideo, Reel, Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -35,7 +35,7 @@ def store(request: pytest.FixtureRequest, settings: Any) -> Any:
 def test_a_row_whose_key_was_spelled_otherwise_is_worked_on(spelled: Any) -> None:
     @model_lock(Reel, "reel:{pk}", guard=IMPORTS)
     def work(pk: str) -> None:
-        assert told(swept()) == {}
+        assert tally_of(swept()) == {}
 
     reel = Reel.objects.create()
     work(spelled(reel.pk))
@@ -49,7 +49,7 @@ def test_a_row_is_put_back_by_the_guard_that_claimed_it_not_by_its_proxys() -> N
     for model in (Video, Import):
         video = Video.objects.create(status="imported")
         Claim.take(model, video.pk, CODES, new_token())  # its worker dies now
-        assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+        assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
         video.refresh_from_db()
         assert (video.status, video.lock_token) == ("imported", "")
 
@@ -59,7 +59,7 @@ def test_a_row_that_is_claimed_through_a_proxy_is_worked_on() -> None:
 
     @model_lock(PlainImport, "import:{pk}", guard=StateGuard(claim_from=["new"], claim_as="busy", done="imported"))
     def imports(pk: int) -> None:
-        assert told(swept()) == {}
+        assert tally_of(swept()) == {}
 
     guarded_function(
         PlainVideo, "code:{video_id}", guard=StateGuard(claim_from=["imported"], claim_as="busy", done="ready")
@@ -75,7 +75,7 @@ def test_a_row_that_is_claimed_through_a_proxy_without_a_guard_here_is_worked_on
     guarded_function(PlainVideo, "code:{video_id}", guard=ONCE)
     video = PlainVideo.objects.create(status="processing")
     hold("import:elsewhere", row=f"testapp.plainimport:{video.pk}")
-    assert told(swept()) == {}
+    assert tally_of(swept()) == {}
     video.refresh_from_db()
     assert video.status == "processing"
     assert TaskLock("import:elsewhere").locked()
@@ -86,7 +86,7 @@ def test_of_two_columns_that_of_the_claim_is_put_back() -> None:
     guarded_function(Reel, "review:{video_id}", guard=REVIEW)
     reel = Reel.objects.create(status="imported")
     Claim.take(Reel, reel.pk, REVIEW, new_token())
-    assert told(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     reel.refresh_from_db()
     assert (reel.status, reel.review) == ("imported", "uploading")
 
@@ -98,7 +98,7 @@ def test_what_is_finished_by_another_column_is_not_finished(monkeypatch: pytest.
     @model_lock(Reel, "review:{pk}", guard=REVIEW)
     def review(pk: UUID) -> None:
         current_claim().give_back()
-        assert told(swept()) == {}
+        assert tally_of(swept()) == {}
         assert TaskLock(f"review:{pk}").locked()
 
     review(Reel.objects.create(status="imported").pk)

@@ -17,8 +17,8 @@ from tests.support.guards import GUARD, new_token
 from tests.testapp.models import Video
 
 __all__ = [
-    "ELSEWHERE", "between_looks", "claimed", "dead_holder", "found", "guarded_function", "hold", "lapsed",
-    "swept", "told",
+    "ELSEWHERE", "between_passes", "claimed", "dead_holder", "found", "guarded_function", "hold", "lapsed",
+    "swept", "tally_of",
 ]  # fmt: skip
 
 ELSEWHERE = json.dumps({"host": "elsewhere", "pid": 1, "boot": "ffffffffffff", "proc": "00000000.1:1"})
@@ -70,7 +70,7 @@ def swept(**options: Any) -> SweepReport:
     return sweep(**{"pause": 0.0, **options})
 
 
-def told(report: SweepReport) -> dict[str, tuple[int, int, int, int]]:
+def tally_of(report: SweepReport) -> dict[str, tuple[int, int, int, int]]:
     """Each class of which something was found: found, acted, changed, kept."""
     return {
         str(kind): (one.found, one.acted, one.changed, one.kept) for kind, one in report.tallies.items() if one.found
@@ -83,7 +83,7 @@ def found(report: SweepReport, kind: str) -> Finding:
     return finding
 
 
-def between_looks(monkeypatch: Any, happens: Callable[[], object], times: int = 1) -> list[float]:
+def between_passes(monkeypatch: Any, happens: Callable[[], object], times: int = 1) -> list[float]:
     """Let something happen after the first look of each class that found anything; the pauses that were asked for."""
     pauses: list[float] = []
 
