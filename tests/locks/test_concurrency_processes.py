@@ -123,7 +123,7 @@ class TestDeath:
         assert permits.members(name)[0].waiting == 0
 
     def test_a_process_that_was_stopped_past_its_lease_is_no_member_and_knows_it(self, crew, name):
-        stops = crew.hire(f"{HIRED}\nmine = ConcurrencyLimiter({name!r}, 1, lease=0.6)\nmine.acquire()")
+        stops = crew.hire(f"{HIRED}\nmine = ConcurrencyLimiter({name!r}, 1, lease=2)\nmine.acquire()")
         limiter = ConcurrencyLimiter(name, 1)
         stops.stop()
         assert limiter.acquire(blocking_timeout=10)
@@ -258,7 +258,7 @@ class TestStoreTrouble:
 
     def test_a_flush_loses_the_permit_and_says_so(self, store, name):
         told: list[str] = []
-        limiter = ConcurrencyLimiter(name, 1, lease=0.6, on_lost=told.append)
+        limiter = ConcurrencyLimiter(name, 1, lease=2, on_lost=told.append)
         with limiter:
             store.delete(f"task_lock#permits:{name}", f"task_lock#permits-by:{name}")
             eventually(lambda: told)

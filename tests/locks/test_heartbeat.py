@@ -100,10 +100,10 @@ def test_a_lease_is_renewed_at_a_third_of_it(store: Store, name: str) -> None:
 
 
 def test_a_lock_without_a_lease_is_not_renewed(crew: Crew, store: Store, name: str) -> None:
-    worker = crew.hire(f"lock = TaskLock({name!r}, lease=None, timeout=1)\nassert lock.acquire()")
+    worker = crew.hire(f"lock = TaskLock({name!r}, lease=None, timeout=2)\nassert lock.acquire()")
     assert worker.do("len(heartbeat), heartbeat.alive") == (0, False)
     assert worker.do(f"TaskLock({name + 'x'!r}, lease=60).acquire(), heartbeat.alive") == (True, True)
-    eventually(lambda: not store.exists(f"task_lock:{name}"), 1 + SLACK)
+    eventually(lambda: not store.exists(f"task_lock:{name}"), 2 + SLACK)
     assert store.exists(f"task_lock:{name}x")
 
 
@@ -264,9 +264,10 @@ def test_an_expired_lock_is_not_created_again(store: Store, name: str) -> None:
 def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, name: str) -> None:
     """Nothing has it any more: neither its object nor the thread. It does not take a garbage collection to see that."""
     before = len(heartbeat)
+    store.script_flush()  # the first acquisition after that is answered by an error, whose traceback has the lock
 
     def drop() -> None:
-        assert TaskLock(name, lease=0.6).acquire()
+        assert TaskLock(name, lease=2).acquire()
 
     gc.disable()
     try:
@@ -274,7 +275,7 @@ def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, nam
         thread.start()
         thread.join()
         assert store.exists(f"task_lock:{name}")
-        eventually(lambda: not store.exists(f"task_lock:{name}"), 0.6 + SLACK)
+        eventually(lambda: not store.exists(f"task_lock:{name}"), 2 + SLACK)
     finally:
         gc.enable()
     eventually(lambda: len(heartbeat) == before)
@@ -467,12 +468,12 @@ def test_a_body_that_keeps_the_interpreter_to_itself_loses_the_lock_and_sees_tha
     assert "is lost while its holder runs: it could not be renewed in time" in told
 
 
-def test_a_pause_of_the_process_is_seen_at_once(crew: Crew, name: str) -> None:
-    worker = crew.hire(f"lock = TaskLock({name!r}, lease=0.5)\nassert lock.acquire()")
+def test_a_pause_of_the_process_is_seen_at_once(crew: Crew, store: Store, name: str) -> None:
+    worker = crew.hire(f"lock = TaskLock({name!r}, lease=2)\nassert lock.acquire()")
     worker.start("say()\nwhile not lock.lost: pass\nlock.held")
     worker.hears()
     worker.stop()
-    time.sleep(0.7)
+    eventually(lambda: not store.exists(f"task_lock:{name}"))
     worker.go_on()
     assert worker.done() is False
 
@@ -570,7 +571,7 @@ def test_a_child_does_not_keep_its_dead_parents_lock_alive(crew: Crew, store: St
     parent = crew.hire(f"""
         import warnings
         warnings.simplefilter("ignore", DeprecationWarning)
-        lock = TaskLock({name!r}, lease=0.8)
+        lock = TaskLock({name!r}, lease=2)
         assert lock.acquire()
     """)
     child = parent.do("""
@@ -582,7 +583,7 @@ def test_a_child_does_not_keep_its_dead_parents_lock_alive(crew: Crew, store: St
     """)
     try:
         parent.kill()
-        eventually(lambda: not store.exists(f"task_lock:{name}"), 0.8 + SLACK)
+        eventually(lambda: not store.exists(f"task_lock:{name}"), 2 + SLACK)
         os.kill(child, 0)  # it lives
     finally:
         os.kill(child, signal.SIGKILL)

@@ -64,7 +64,10 @@ class Link:
         except OSError as error:
             raise _connection_error(error) from error
         if isinstance(reply, RedisError):
-            raise reply
+            try:
+                raise reply
+            finally:
+                del reply  # else the error and this frame would refer to each other, and keep the caller's lock alive
         return reply
 
     def ask_both(self, packed: bytes) -> tuple[Any, Any]:
@@ -78,7 +81,10 @@ class Link:
         except OSError as error:
             raise _connection_error(error) from error
         if isinstance(first, RedisError):
-            raise first
+            try:
+                raise first
+            finally:
+                del first
         return first, second
 
     def _read(self, data: bytes) -> Any:
