@@ -523,6 +523,24 @@ class TestInterruptedAndADuplicateWasDropped:
 
 
 @pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("kind", ["once", "decorated"])
+def test_of_a_publisher_that_does_not_know_the_task_none_overtakes_a_parked_one(kind):
+    with once_app() as app:
+        if kind == "once":
+            task = app.task(key="a", on_conflict="queue")
+        else:
+            task = app.task(task_lock("a", on_conflict="queue")(lambda *args: app.body(*args)), base=Task)
+        for argument in ("first", "second"):
+            app.app.send_task(task.name, (argument,))
+        with TaskLock("a"):
+            assert elsewhere(app.run)[0] == "IGNORED"
+        assert app.run()[0] == "IGNORED"  # it parks and promotes the first
+        assert [app.run(), app.run()] == [("SUCCESS", "ran")] * 2
+        assert app.calls == [(("first",), {}), (("second",), {})]
+        assert not parked_messages()
+
+
+@pytest.mark.django_db(transaction=True)
 def test_what_succeeded_does_not_wait_behind_others():
     """Its publisher did not know the task: its place is that of its arrival, behind what waits by now."""
     with once_app() as app:
