@@ -74,10 +74,10 @@ def test_a_lock_that_is_renewed_between_the_looks_is_kept(monkeypatch: pytest.Mo
 @pytest.mark.parametrize("store", ["redis"], indirect=True)
 def test_an_index_entry_that_is_earlier_than_its_key_is_no_renewal(store: str) -> None:
     """A server that stalls in its script, after it has read its clock, gives the key that much more than the index."""
-    row, _ = a_dead_one()
+    row, _ = claim_by_dead_holder()
     with raw_redis() as client:
         client.zincrby("task_lock#index", -500, f"task_lock:video:{row.pk}")
-    assert told(swept()) == {"dead": (1, 1, 0, 0)}
+    assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
     assert state(row)[:2] == ("uploading", "")
 
 
