@@ -302,8 +302,8 @@ class OnceTask(_DjangoTask):
         """Complete the header of a message whose publisher did not know the task."""
         our_header = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.serializable(overrides)}
         if chosen.lock.on_conflict in ("queue", "coalesce") and "ticket" not in our_header:
-            joins_line = chosen.lock.on_conflict == "queue"
-            our_header["ticket"] = order.next_number(our_header["key"], self.request.id if joins_line else "")
+            task_id = self.request.id if chosen.lock.on_conflict == "queue" else None
+            our_header["ticket"] = order.next_number(our_header["key"], task_id or "")
         self.request.__dict__[HEADER] = our_header
         return our_header
 
