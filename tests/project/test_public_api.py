@@ -391,7 +391,7 @@ print([check.id for check in run_checks(tags=["tasklock"])])
             "['tasklock.W002']",
         ]
 
-    def test_works_without_the_app_and_before_django_is_set_up(self, tmp_path):
+    def test_works_before_django_is_set_up(self, tmp_path):
         """So receivers of changed settings and of new connections are connected on import, not in ``ready()``."""
         code = """
 from django.conf import settings
