@@ -76,6 +76,7 @@ def test_states_are_told_in_words_and_counted(operator: Client, take, settings: 
     assert set(listed(operator)) == {"live", "expiring", "unending"}
     assert "◐ expiring" in words(operator.get(LIST).text)
     assert "○ orphaned" in words(operator.get(f"{LIST}?state=orphaned").text)
+    assert 'id="tasklock-release-selected"' not in operator.get(f"{LIST}?state=orphaned").text
     counts = words(re.search(r'<nav id="tasklock-states".*?</nav>', text, re.DOTALL)[0])
     assert "all live 3" in counts
     assert "expiring 1" in counts
