@@ -185,14 +185,14 @@ class TestHolding:
     def test_a_look_finds_the_one_that_is_lost_or_asked_for(self, backend, way):
         lease, mine = backend.several, ask()
         granted(lease.acquire(mine))
-        assert call(way, lease, "mine", mine.name, mine.token).token == mine.token
+        assert call(way, lease, "get_held", mine.name, mine.token).token == mine.token
         backend.ask_release("c", mine.token)
-        assert call(way, lease, "mine", mine.name, mine.token).asked
+        assert call(way, lease, "get_held", mine.name, mine.token).asked
         backend.remove("b")
-        assert call(way, lease, "mine", mine.name, mine.token) is None
+        assert call(way, lease, "get_held", mine.name, mine.token) is None
         other = an_ask("b")
         granted(backend.acquire(other))
-        assert call(way, lease, "mine", mine.name, mine.token).token == other.token
+        assert call(way, lease, "get_held", mine.name, mine.token).token == other.token
 
     @TWINS
     def test_a_release_gives_the_others_back_where_one_was_lost(self, backend, way):

@@ -100,7 +100,7 @@ def test_a_search_goes_on_to_the_end(kind, settings, monkeypatch):
     clear(kind)
     monkeypatch.setattr(in_redis, "MOST", 5)
     monkeypatch.setattr(in_database, "MOST", 5)
-    monkeypatch.setattr("django_tasklock.operations.locks.listing.PATIENCE", 60)
+    monkeypatch.setattr("django_tasklock.operations.locks.listing.SEARCH_SECONDS", 60)
     for number in range(120):
         hold(f"other:{number}")
     hold("wanted:1")

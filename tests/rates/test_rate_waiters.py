@@ -264,7 +264,7 @@ def test_a_lost_reply_costs_a_reservation_and_never_gives_one_too_many(known, na
 def test_keys_expire(name, store):
     """Nothing is left of a limiter that is not used; of one with a horizon nothing before its last reservation."""
     limiter = RateLimiter(name, "2/0.5s")
-    while not limiter.reserve().slot.booked.asks:  # until one stands in the line
+    while not limiter.reserve().slot.booked.must_resume:  # until one stands in the line
         pass
     votes = f"task_lock#rate:votes:{name}"
     assert 0 < store.pttl(votes) <= 120_000
