@@ -16,18 +16,18 @@ from functools import cached_property
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
-from django.core.exceptions import FieldDoesNotExist
 from django.db import Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import F, Model, Q, QuerySet
+from django.db.models import Model, Q, QuerySet
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.db.connections import should_release
 from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, run_with_retries
-from django_tasklock.db.transactions import HINT, durable, in_callers_transaction, unchanged
+from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, has_token_columns
+from django_tasklock.guards.writes import no_change, write
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -186,7 +186,7 @@ class Claim:
             if connections[self.using].features.has_select_for_update:
                 row = rows.select_related(None).select_for_update().first()  # outer joins cannot be locked
             else:  # on SQLite a write acquires the lock
-                rows.update(**self._no_change)
+                rows.update(**no_change(self.model))
                 row = rows.first()
             stack.push(begun.pop_all())
         return row
@@ -202,9 +202,8 @@ class Claim:
     def _claim_row(self, where: Q, values: dict[str, Any]) -> tuple[bool, tuple[Any, ...] | None]:
         rows_of_model = self._all_rows()
         rows = rows_of_model.filter(where)
-        claimed = bool(rows.update(**values))
-        if not claimed and not self.has_columns:
-            claimed = unchanged(connections[self.using], rows.filter(**{self.guard.field: self._state}))
+        same = None if self.has_columns else rows.filter(**{self.guard.field: self._state})
+        claimed = write(rows, self.pk, values, same=same)
         columns = (TOKEN, EPOCH) if self.has_columns else ()
         found = rows_of_model.filter(pk=self.pk).values_list(self.guard.field, *columns).first()
         if (
@@ -223,7 +222,7 @@ class Claim:
         try:
             if ours:
                 connections[self.using].close()
-            self._resilient(lambda: self.rows().update(**values))
+            self._resilient(lambda: write(self.rows(), self.pk, values))
         except Exception:
             logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field))
 
@@ -255,16 +254,11 @@ class Claim:
         if not values:
             return
 
-        inherited = {name: value for name, value in values.items() if self._is_inherited(name)}
-        own = {name: value for name, value in values.items() if name not in inherited}
-
-        def write() -> bool:
-            if inherited:
-                return self._write_inherited(own or self._no_change, inherited)
+        def attempt() -> bool:
             rows = self.rows()
-            return bool(rows.update(**own)) or unchanged(connections[self.using], rows) or self._was_written(own)
+            return write(rows, self.pk, values, same=rows) or self._was_written(values)
 
-        if not self._resilient(write, again=again, patience=PATIENCE, within=within):
+        if not self._resilient(attempt, again=again, patience=PATIENCE, within=within):
             raise self._refused(*(field for field in values if field != TOKEN))
         if self.guard.field in values:
             self._state = values[self.guard.field]
@@ -272,28 +266,6 @@ class Claim:
     def _refused(self, *attempted: str) -> StaleClaim:
         found = self._resilient(self._all_rows().filter(pk=self.pk).exists)
         return (_stale if found else _gone)(self, attempted or (self.guard.field,))
-
-    def _write_inherited(self, own: dict[str, Any], inherited: dict[str, Any]) -> bool:
-        # Django writes the columns of a parent's table in a separate statement, conditional on the key alone. So a
-        # conditional write locks the row first: it cannot be claimed before the commit.
-        with transaction.atomic(using=self.using):
-            rows = self.rows()
-            if not rows.update(**own) and not unchanged(connections[self.using], rows):
-                return False
-            self._all_rows().filter(pk=self.pk).update(**inherited)
-            return True
-
-    def _is_inherited(self, name: str) -> bool:
-        try:
-            field: Any = self.model._meta.get_field(name)
-        except FieldDoesNotExist:
-            return False  # Django will raise an error
-        return field.concrete and field.model._meta.concrete_model is not self.model._meta.concrete_model
-
-    @property
-    def _no_change(self) -> dict[str, Any]:
-        """A write that changes nothing, which locks the row."""
-        return {EPOCH: F(EPOCH)} if self.has_columns else {self.guard.field: self._state}
 
     def _all_rows(self) -> QuerySet[Any]:
         return self.model._base_manager.using(self.using)

@@ -19,6 +19,7 @@ from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards.writes import write
 
 TOKEN_LENGTH = 32
 
@@ -228,8 +229,8 @@ def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: s
         guard.ensure_fits(model)
     rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
     if not has_token_columns(model):
-        return guard is not None and bool(rows.filter(**{guard.field: guard.claim_as}).update(**{guard.field: state}))
+        return guard is not None and write(rows.filter(**{guard.field: guard.claim_as}), pk, {guard.field: state})
     if not token:
         return False
     values = {} if guard is None else {guard.field: state}
-    return bool(rows.filter(**{TOKEN: token}).update(**values, **{TOKEN: "", EPOCH: F(EPOCH) + 1}))
+    return write(rows.filter(**{TOKEN: token}), pk, values | {TOKEN: "", EPOCH: F(EPOCH) + 1})

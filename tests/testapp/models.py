@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import uuid
+from typing import TYPE_CHECKING
 
 from django.db import models
 
 from django_tasklock.models import GuardedModel
 
 __all__ = [
+    "Cassette",
     "Channel",
     "Clip",
     "Draft",
@@ -17,10 +19,13 @@ __all__ = [
     "Note",
     "PlainFeature",
     "PlainImport",
+    "PlainTape",
     "PlainVideo",
     "Reel",
     "Scene",
     "Sequel",
+    "Shelf",
+    "Tape",
     "Ticket",
     "Trailer",
     "Video",
@@ -168,3 +173,53 @@ class Sequel(Feature):
     """State and token are columns of its parent: no single UPDATE can judge it."""
 
     number = models.IntegerField(default=2)
+
+
+if TYPE_CHECKING:
+    _IntegerField = models.IntegerField[int, int]
+else:
+    _IntegerField = models.IntegerField
+
+
+class Version(_IntegerField):
+    """Counts the saves of an instance, which it asks for its number."""
+
+    def pre_save(self, model_instance: models.Model, add: bool) -> int:
+        version: int = super().pre_save(model_instance, add) + 1
+        setattr(model_instance, self.attname, version)
+        return version
+
+
+class Shelf(models.Model):
+    """Where a cassette is: a parent's table, which knows when its row was saved."""
+
+    updated_at = models.DateTimeField(auto_now=True)
+
+
+class Recorded(models.Model):
+    """Has columns that ``save()`` sets by itself, and others that it takes from the instance."""
+
+    status = models.CharField(max_length=20, default="uploading")
+    progress = models.IntegerField(default=0)
+    made_at = models.DateTimeField(auto_now_add=True)
+    version = Version(default=0)
+    file = models.FileField(default="a.wav")
+
+    class Meta:
+        abstract = True
+
+
+class Tape(GuardedModel, Recorded):
+    """Its table knows when a row was saved."""
+
+    updated_at = models.DateTimeField(auto_now=True)
+
+
+class PlainTape(Recorded):
+    """The same, guarded by its state alone."""
+
+    updated_at = models.DateTimeField(auto_now=True)
+
+
+class Cassette(GuardedModel, Recorded, Shelf):
+    """Its parent's table knows when a row was saved."""
