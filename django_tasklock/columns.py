@@ -13,9 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 import django
 from django.db import models
-from django.db.models import F, Value
+from django.db.models import Case, F, Value
 from django.db.models.constants import OnConflict
 from django.db.models.expressions import Col, CombinedExpression
+from django.db.models.functions import Cast
 from django.db.models.options import Options
 from django.db.models.signals import class_prepared, post_save, pre_save
 from django.db.models.sql import InsertQuery, UpdateQuery
@@ -34,7 +35,7 @@ else:
 
 
 class _Claimed(_Field):
-    """A field that ``save()`` does not write to an existing row, nor copy into a new one."""
+    """A field that no write of an instance sets in an existing row, nor copies into a new one."""
 
     plain: str
     """The dotted path of the field's own class, for migrations."""
@@ -53,27 +54,36 @@ class _Claimed(_Field):
     if django.VERSION >= (6, 1):
 
         def get_placeholder_sql(self, value: Any, compiler: Any, connection: Any) -> tuple[str, Any]:
-            self._judge(value, compiler.query)
+            self._protect(value, compiler.query)
             compiled: tuple[str, Any] = compiler.compile(value) if hasattr(value, "as_sql") else ("%s", [value])
             return compiled
 
     else:
 
         def get_placeholder(self, value: Any, compiler: Any, connection: Any) -> str:
-            self._judge(value, compiler.query)
+            self._protect(value, compiler.query)
             return "%s"
 
-    def _judge(self, value: Any, query: Any) -> None:
-        """Refuse a value that would set the column back. Every queryset passes here, where Django makes the SQL."""
+    def _protect(self, value: Any, query: Any) -> None:
+        """Keep the column of existing rows in a bulk write of instances; refuse another value that would set it back.
+
+        Every queryset passes here, where Django makes the SQL.
+        """
         if isinstance(query, InsertQuery):
             upsert: Any = query
             if upsert.on_conflict is OnConflict.UPDATE and self in upsert.update_fields:
-                raise TaskLockError(f"{self} belongs to the claim: leave it out of bulk_create(update_fields=...)")
-        elif isinstance(query, UpdateQuery) and not self._may_become(value):
-            raise TaskLockError(
-                f"{self} belongs to the claim, and set back it would let stale writes in: leave it out of update() and"
-                f" bulk_update(); to take a row from the claim that has it, write {EPOCH}=F({EPOCH!r}) + 1"
-            )
+                upsert.update_fields = [field for field in upsert.update_fields if not isinstance(field, _Claimed)]
+                if not upsert.update_fields:
+                    raise TaskLockError(f"{self} belongs to the claim; bulk_create(update_fields=...) needs others")
+        elif isinstance(query, UpdateQuery):
+            # bulk_update() writes a Case, on PostgreSQL in a Cast. Django has resolved it for this query alone.
+            case: Any = value.get_source_expressions()[0] if isinstance(value, Cast) else value
+            if isinstance(case, Case) and case.output_field == self:
+                case.cases, case.default = [], F(self.attname).resolve_expression(query)
+            elif not self._may_become(value):
+                raise TaskLockError(
+                    f"{self} belongs to the claim, and set back it would let stale writes in: leave it out of update()"
+                )
 
     def _may_become(self, value: Any) -> bool:
         """Tell whether ``value`` is a constant, or the column itself."""

@@ -204,20 +204,56 @@ class TestCopies:
         assert columns(Video.objects.latest("pk"))[:2] == ("", 0)
 
 
-class TestExplicitWrites:
-    def test_bulk_update_that_names_them_is_refused(self):
-        video = Video.objects.create()
-        take(video)
-        old = Video.objects.get(pk=video.pk)
-        fresh = take(video)
-        old.progress = 9
-        for model in (Video, historical()):
-            for name in ("lock_token", "lock_epoch"):
-                with pytest.raises(TaskLockError, match=f"testapp.Video.{name} .*leave.*bulk_update"), atomic():
-                    model._base_manager.bulk_update([old], ["progress", name])
-        Video.objects.bulk_update([old], ["progress"])
-        assert columns(video) == (fresh.token, 2, 9)
+class TestBulkWrites:
+    """Of instances that were read before, with all their fields: as import tools write them."""
 
+    FIELDS = [field.name for field in Video._meta.concrete_fields if not field.primary_key]
+
+    def test_bulk_update_leaves_them(self):
+        video, other = Video.objects.create(), Video.objects.create()
+        stale = take(video)
+        old = list(Video.objects.order_by("pk"))
+        fresh, others = take(video), take(other)
+        for number, model in enumerate((Video, historical())):
+            for row in old:
+                row.progress = 9 + number
+            model._base_manager.bulk_update(old, self.FIELDS)
+            assert (columns(video), columns(other)) == ((fresh.token, 2, 9 + number), (others.token, 1, 9 + number))
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+        fresh.update(progress=1)
+
+    def test_an_upsert_leaves_them_and_a_row_that_it_makes_is_unclaimed(self):
+        video, gone = Video.objects.create(), Video.objects.create()
+        stale = take(video)
+        take(gone)
+        old = list(Video.objects.order_by("pk"))
+        gone.delete()
+        fresh = take(video)
+        for row in old:
+            row.progress = 9
+        unique = {} if connection.vendor == "mysql" else {"unique_fields": ["id"]}
+        Video.objects.bulk_create(old, update_conflicts=True, update_fields=self.FIELDS, **unique)
+        assert (columns(old[0]), columns(old[1])) == ((fresh.token, 2, 9), ("", 0, 9))
+        with pytest.raises(StaleClaim):
+            stale.update(progress=1)
+
+    def test_an_upsert_of_nothing_else_is_refused(self):
+        video = Video.objects.create()
+        unique = {} if connection.vendor == "mysql" else {"unique_fields": ["id"]}
+        with pytest.raises(TaskLockError, match="testapp.Video.lock_.* belongs to the claim.*needs others"), atomic():
+            Video.objects.bulk_create([video], update_conflicts=True, update_fields=["lock_token"], **unique)
+
+    def test_update_or_create(self):
+        video = Video.objects.create()
+        stale = take(video)
+        fresh = take(video)
+        values = {"progress": 5, "lock_token": stale.token, "lock_epoch": 1}
+        Video.objects.update_or_create(pk=video.pk, defaults=values)
+        assert columns(video) == (fresh.token, 2, 5)
+
+
+class TestExplicitWrites:
     @pytest.mark.parametrize("value", [0, F("progress"), F("lock_epoch") - 1, F("lock_epoch") + F("progress")], ids=str)
     def test_an_update_cannot_set_the_epoch_back(self, value):
         video = Video.objects.create()
@@ -234,24 +270,3 @@ class TestExplicitWrites:
         assert columns(video)[:2] == ("", 2)
         with pytest.raises(StaleClaim):
             stale.finish()
-
-    def test_an_upsert_that_names_them_is_refused(self):
-        video = Video.objects.create()
-        take(video)
-        old = Video.objects.get(pk=video.pk)
-        fresh = take(video)
-        unique = {} if connection.vendor == "mysql" else {"unique_fields": ["id"]}
-        for name in ("lock_token", "lock_epoch"):
-            with pytest.raises(TaskLockError, match=f"testapp.Video.{name} .*leave.*bulk_create"), atomic():
-                Video.objects.bulk_create([old], update_conflicts=True, update_fields=["progress", name], **unique)
-        old.progress = 9
-        Video.objects.bulk_create([old], update_conflicts=True, update_fields=["progress"], **unique)
-        assert columns(video) == (fresh.token, 2, 9)
-
-    def test_update_or_create(self):
-        video = Video.objects.create()
-        stale = take(video)
-        fresh = take(video)
-        values = {"progress": 5, "lock_token": stale.token, "lock_epoch": 1}
-        Video.objects.update_or_create(pk=video.pk, defaults=values)
-        assert columns(video) == (fresh.token, 2, 5)
