@@ -89,8 +89,8 @@ def collector(*, store: bool = False) -> Any:
     """
     from prometheus_client.core import CounterMetricFamily as Family, GaugeMetricFamily as Gauge
 
+    from django_tasklock.backends import get_backend
     from django_tasklock.celery import count_parked
-    from django_tasklock.operations import count_locks
 
     class Collector:
         def collect(self) -> Iterator[Any]:
@@ -115,7 +115,7 @@ def collector(*, store: bool = False) -> Any:
 
     def gauges() -> Iterator[Any]:
         states = Gauge("tasklock_locks", "Locks in the store; live ones include the next two.", labels=["state"])
-        for what, read in (("locks", count_locks), ("parked messages", count_parked)):
+        for what, read in (("locks", lambda: get_backend().counts()), ("parked messages", count_parked)):
             try:
                 found = read()
             except (TaskLockError, ImproperlyConfigured) as error:

@@ -6,7 +6,7 @@ import enum
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
@@ -40,6 +40,20 @@ _LABELS = {
     LockState.NO_EXPIRY: _("no expiry"),
     LockState.ORPHANED: _("orphaned"),
 }
+
+
+DEAD: Final = "dead"
+"""What the admin, REST and the commands call live locks whose holder's process has ended: ``list_locks(dead=True)``."""
+
+
+class LockCounts(NamedTuple):
+    """The number of locks in each state; ``live`` includes all others but ``orphaned``."""
+
+    live: int
+    expiring: int
+    no_expiry: int
+    orphaned: int
+    dead: int
 
 
 class RowRef(NamedTuple):
@@ -166,6 +180,8 @@ class Result(NamedTuple):
     """The holder before the action."""
     fenced: bool = False
     """Whether the holder's claim on the guarded row was revoked as well."""
+    alive: bool | None = None
+    """Whether the process of that holder runs; ``None``: unknown."""
 
     def __bool__(self) -> bool:
         return self.outcome in (Outcome.RELEASED, Outcome.ASKED)

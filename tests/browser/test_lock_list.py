@@ -289,8 +289,16 @@ def test_a_dead_holder_looks_dead(visit: Visits, site: Example) -> None:
     expect(row(page, "report:for ever")).to_contain_text("no limit")
     assert lies(page) == []
     visit.picture(page, "list-dead")
+    page.get_by_role("link", name="holder has ended 1").click()
+    assert names(page) == ["report:dead"]
+    assert lies(page) == []
+    visit.picture(page, "list-only-dead")
     page.goto(detail("report:dead"))
     expect(page.locator("#tasklock-release")).to_be_visible()
     expect(page.locator("#tasklock-ask")).to_have_count(0)
     assert lies(page) == []
     visit.picture(page, "lock-dead")
+    page.locator("#tasklock-release").click()
+    expect(page.locator("#content")).to_contain_text("whose process has ended")
+    assert lies(page) == []
+    visit.picture(page, "release-dead")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from typing import Any
 
@@ -14,9 +15,10 @@ from django_tasklock import StateGuard, current_claim, model_lock, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable, StaleClaim, TaskLockError
 from django_tasklock.operations import Outcome, Result, acts
-from tests.support.admin_pages import LIST, acts_on, page_of
+from tests.support.admin_pages import LIST, acts_on, page_of, words
 from tests.support.guards import elsewhere
 from tests.support.public import raw_redis
+from tests.support.sweeping import dead_holder
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -43,6 +45,18 @@ def test_release_names_the_holder_then_releases(operator: Client, take) -> None:
     assert answer["Location"] == page_of("a")
     assert said(answer) == [("success", "The lock “a” was released.")]
     assert get_backend().get("a") is None
+
+
+def test_a_holder_that_has_ended_is_not_said_to_go_on(operator: Client, take) -> None:
+    """Neither does the page advise to ask it, nor warn of its writes."""
+    take("a", **json.loads(dead_holder()))
+    take("b")
+    ended, unknown = (words(operator.get(page_of(name, "release")).text) for name in "ab")
+    assert "whose process has ended." in ended
+    assert "goes on running" not in ended
+    assert "it is safer to ask it" not in ended
+    assert "which goes on running." in unknown
+    assert "it is safer to ask it" in unknown
 
 
 def test_a_reason_is_asked_for(operator: Client, take) -> None:

@@ -23,6 +23,7 @@ from django_tasklock.operations import Actor
 from tests.support.admin_pages import LIST, Reader, page_of, token_of, words
 from tests.support.redis_server import free_port
 from tests.support.stores import an_ask, eventually
+from tests.support.sweeping import dead_holder
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -81,6 +82,23 @@ def test_states_are_told_in_words_and_counted(operator: Client, take, settings: 
     assert "all live 3" in counts
     assert "expiring 1" in counts
     assert "orphaned 1" in counts
+
+
+def test_dead_holders_are_a_tab_with_their_number(operator: Client, take) -> None:
+    """They are live, so they are among the live ones as well; and the overview counts them."""
+    take("a")
+    take("b", **json.loads(dead_holder()))
+    page = operator.get(f"{LIST}?state=dead&o=left").text
+    assert listed(operator, "?state=dead") == ["b"]
+    assert listed(operator, "?state=dead&q=a") == []
+    assert set(listed(operator)) == {"a", "b"}
+    assert "holder has ended 1" in words(re.search(r'<nav id="tasklock-states".*?</nav>', page, re.DOTALL)[0])
+    assert "1 lock" in words(page)
+    assert 'id="tasklock-release-selected"' in page
+    overview = operator.get(f"{LIST}overview/").text
+    assert re.search(
+        r'<div class="tasklock-alarming"><dt>Holder has ended</dt><dd><a href="[^"]*\?state=dead">1</a>', overview
+    )
 
 
 def test_search_and_filters(operator: Client, take) -> None:

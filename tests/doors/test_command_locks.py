@@ -74,6 +74,8 @@ def test_it_lists_what_is_held() -> None:
     assert "its process is dead" in out
     assert "2 shown of 2 that are live." in out
     assert "gone" not in out
+    assert run("--state=dead").startswith("other: dead, ")
+    assert "1 shown of 1 that are dead." in run("--state=dead")
     assert re.match(r"gone: orphaned, (elsewhere:1|unknown), lapsed \d+ s ago", run("--state=orphaned"))
     assert [one["name"] for one in read_json("--task=videos.process")["locks"]] == [name]
     assert [one["name"] for one in read_json("--search=OTHE")["locks"]] == ["other"]
@@ -172,9 +174,17 @@ def test_only_the_holder_that_was_shown_is_released() -> None:
     assert json.loads(run("--release", name, "--fingerprint", info.fingerprint, "--json")) == {
         "name": name,
         "outcome": "released",
+        "alive": None,
         "holder": "elsewhere:1 (videos.process[t-1])",
         "row_fenced": True,
     }
+
+
+def test_it_says_whether_the_old_holder_goes_on() -> None:
+    hold("ended", dead_holder())
+    hold("unknown")
+    assert run("--release=ended").endswith("Its process has ended.\n")
+    assert run("--release=unknown").endswith("Its holder goes on running.\n")
 
 
 def test_asking_a_holder() -> None:

@@ -23,6 +23,7 @@ from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
 from tests.support.rest import PREFIX, SECRETS, Api, problem, url
 from tests.support.stores import eventually
+from tests.support.sweeping import dead_holder, hold
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -386,7 +387,18 @@ class TestList:
         assert pages >= 3
         assert page["total"] >= 5
         assert page["counts"]["live"] == page["total"]
-        assert page["counts"].keys() == {"live", "expiring", "no_expiry", "orphaned"}
+        assert page["counts"].keys() == {"live", "expiring", "no_expiry", "orphaned", "dead"}
+
+    def test_dead_holders(self, by_key, lock_up, name):
+        """A list of their own, with their number; and who releases one is told that its process has ended."""
+        lock_up(f"{name}:running")
+        hold(f"{name}:ended", dead_holder())
+        page = by_key.get(PREFIX + "locks", {"state": "dead", "text": name}).json()
+        assert [(lock["name"], lock["alive"]) for lock in page["locks"]] == [(f"{name}:ended", False)]
+        assert page["total"] == 1
+        assert 1 <= page["counts"]["dead"] < page["counts"]["live"]
+        assert by_key.post(url(f"{name}:ended", "release-lock")).json()["alive"] is False
+        assert by_key.post(url(f"{name}:running", "release-lock")).json()["alive"] is True
 
     def test_order(self, by_key, lock_up, name):
         lock_up(f"{name}:a", timeout=900)
@@ -439,7 +451,7 @@ class TestList:
             ("limit", "many"),
             ("offset", "-1"),
             ("offset", "1" * 30),
-            ("state", "dead"),
+            ("state", "gone"),
             ("order", "name"),
             ("order", "--age"),
             ("waiting", "perhaps"),

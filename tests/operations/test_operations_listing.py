@@ -93,7 +93,25 @@ class TestList:
                 break
             query = query._replace(offset=page.next)
         assert seen == [f"video:{number}" for number in range(25)]
-        assert count_locks() == (25, 0, 0, 0)
+        assert count_locks() == (25, 0, 0, 0, 0)
+
+    def test_those_of_ended_processes(self, store):
+        """They are counted, and a page of them has no other, whatever the order; nor one that is kept for a message."""
+        for number in range(3):
+            granted(get_backend().acquire(an_ask(f"dead:{number}", ttl=60_000 + number * 1000, holder=dead_holder())))
+        kept = json.dumps({**json.loads(dead_holder()), "kept": True}, separators=(",", ":"))
+        granted(get_backend().acquire(an_ask("kept", holder=kept)))
+        granted(get_backend().acquire(an_ask("far")))
+        with TaskLock("mine"):
+            first = list_locks(Query(order="age", limit=2), dead=True)
+            assert [lock.info.name for lock in first.locks] == ["dead:0", "dead:1"]
+            assert (first.total, first.next) == (3, 2)
+            rest = list_locks(Query(limit=2, offset=2), dead=True)
+            assert [lock.info.name for lock in rest.locks] == ["dead:2"]
+            assert all(lock.dead for lock in [*first.locks, *rest.locks])
+            assert (rest.total, rest.next) == (3, None)
+            assert list_locks(Query(text="EAD:1"), dead=True).total == 1
+            assert (count_locks().live, count_locks().dead) == (6, 3)
 
     @pytest.mark.parametrize("wrong", [{"limit": 1001}, {"limit": -1}, {"offset": -1}])
     def test_what_cannot_be_asked(self, store, wrong):

@@ -9,7 +9,7 @@ from django.http import QueryDict
 
 from django_tasklock.admin.base import parse_offset, query_string
 from django_tasklock.backends.contract.queries import Order, Query, Which
-from django_tasklock.operations.values import LockState
+from django_tasklock.operations.values import DEAD, LockState
 
 ORDERS: Final[dict[str, tuple[Order, bool]]] = {
     "": ("age", True),
@@ -18,7 +18,7 @@ ORDERS: Final[dict[str, tuple[Order, bool]]] = {
     "-left": ("left", True),
 }
 """The orders by their query parameter. By default the longest held come first."""
-_STATES_BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"}
+_STATES_BY_EXPIRY: Final = frozenset(get_args(Which)) - {"live"} | {DEAD}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Filters:
     """The query string of the list. Unknown and invalid parameters are ignored."""
 
     state: str = ""
+    """``dead``, or the state of the lease."""
     q: str = ""
     task: str = ""
     waiting: bool = False
@@ -52,8 +53,13 @@ class Filters:
 
     @property
     def sortable(self) -> bool:
-        """Whether the list has several orders; orphaned, expiring and never expiring locks are sorted by expiry."""
+        """Whether the list has several orders; all but the list of live locks are sorted by expiry."""
         return self.state not in _STATES_BY_EXPIRY
+
+    @property
+    def dead(self) -> bool:
+        """Whether only locks are listed whose holder's process has ended."""
+        return self.state == DEAD
 
     def query(self, limit: int) -> Query:
         """Return the query for ``operations.list_locks``."""
@@ -61,7 +67,7 @@ class Filters:
         if not self.sortable:
             order, descending = "expiry", self.state == LockState.ORPHANED  # the latest expiry first
         return Query(
-            which=cast(Which, self.state or "live"),
+            which="live" if self.dead else cast(Which, self.state or "live"),
             order=order,
             descending=descending,
             text=self.q,

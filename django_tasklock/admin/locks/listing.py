@@ -15,7 +15,7 @@ from django_tasklock.admin.formats import escape_with_breaks
 from django_tasklock.admin.locks.filters import Filters
 from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.values import LockPage, LockState
+from django_tasklock.operations.values import DEAD, LockCounts, LockPage, LockState
 
 
 class Choice(NamedTuple):
@@ -74,18 +74,20 @@ class _RowLinks:
 
 
 def _read_page(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
-    page = operations.list_locks(filters.query(limit))
+    page = operations.list_locks(filters.query(limit), dead=filters.dead)
     if not page.locks and filters.start and not filters.is_search and page.total:
         filters = Filters(state=filters.state, order=filters.order, start=(page.total - 1) // limit * limit)
-        page = operations.list_locks(filters.query(limit))  # locks were released meanwhile: show the last page
+        # Locks were released meanwhile: show the last page.
+        page = operations.list_locks(filters.query(limit), dead=filters.dead)
     return page, filters
 
 
-def _state_choices(filters: Filters, counts: Any) -> list[Choice]:
+def _state_choices(filters: Filters, counts: LockCounts) -> list[Choice]:
     known = [
         ("", _("all live"), counts.live),
         (LockState.EXPIRING.value, LockState.EXPIRING.label, counts.expiring),
         (LockState.NO_EXPIRY.value, LockState.NO_EXPIRY.label, counts.no_expiry),
+        (DEAD, _("holder has ended"), counts.dead),
         (LockState.ORPHANED.value, LockState.ORPHANED.label, counts.orphaned),
     ]
     return [

@@ -220,6 +220,7 @@ def _figures(admin: StoreAdmin, request: HttpRequest, gauges: Gauges) -> list[Fi
         Figure(_("Held now"), format_count(gauges.held), locks),
         Figure(_("Waiting for them"), format_count(gauges.waiting), locks + "?waiting=1"),
         Figure(_("Longest held"), format_time_span(gauges.longest_held), locks),
+        Figure(_("Holder has ended"), format_count(gauges.dead), locks + "?state=dead", bool(gauges.dead)),
         Figure(_("Orphaned"), format_count(gauges.orphaned), locks + "?state=orphaned", bool(gauges.orphaned)),
         Figure(_("No expiry"), format_count(gauges.no_expiry), locks + "?state=no_expiry", bool(gauges.no_expiry)),
         Figure(_("Parked messages"), format_count(gauges.parked), list_url(ParkedMessage)),

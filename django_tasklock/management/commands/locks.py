@@ -20,7 +20,7 @@ from django_tasklock.management.terminal import (
     to_plain,
 )
 from django_tasklock.operations.locks.explanation import explain_awaited
-from django_tasklock.operations.values import LockDetail, LockView, Outcome, Result
+from django_tasklock.operations.values import DEAD, LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import printable
 
 
@@ -36,7 +36,8 @@ class Command(BaseCommand):
         act.add_argument(
             "--release",
             metavar="NAME",
-            help="Release this lock by force; its holder goes on running but can no longer write to a guarded row.",
+            help="Release this lock by force; a holder that still runs goes on, but can no longer write to a guarded"
+            " row.",
         )
         act.add_argument("--ask", metavar="NAME", help="Ask the holder of this lock to release it.")
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
@@ -44,7 +45,12 @@ class Command(BaseCommand):
             "--fingerprint", help="Only if the lock still has the holder that was shown with this fingerprint."
         )
         parser.add_argument("--row-state", metavar="STATE", help="The state in which to leave the lock's guarded row.")
-        parser.add_argument("--state", choices=get_args(Which), default="live", help="Only locks in this state.")
+        parser.add_argument(
+            "--state",
+            choices=[*get_args(Which), DEAD],
+            default="live",
+            help="Only these locks; dead: their process has ended.",
+        )
         parser.add_argument("--task", default="", help="Only locks of this task.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only locks with this text in their names.")
         parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
@@ -66,15 +72,17 @@ class Command(BaseCommand):
     def _list(self, options: dict[str, Any]) -> None:
         if options["limit"] < 1:
             raise CommandError("--limit must be 1 or more.")
+        dead = options["state"] == DEAD
         query = Query(
-            which=options["state"],
+            which="live" if dead else options["state"],
             text=options["search"],
             task=options["task"],
         )
         found: list[LockView] = []
         total, offset = 0, 0
         while len(found) < options["limit"]:
-            page = operations.list_locks(query._replace(offset=offset, limit=min(1000, options["limit"] - len(found))))
+            step = query._replace(offset=offset, limit=min(1000, options["limit"] - len(found)))
+            page = operations.list_locks(step, dead=dead)
             found += page.locks
             total = page.total
             if page.next is None:
@@ -153,7 +161,8 @@ def describe_result(result: Result) -> str:
     holder = "" if result.before is None else f" {result.before.holder}"
     if result.outcome is Outcome.RELEASED:
         row = "; its row was taken from it as well" if result.fenced else ""
-        return f"Released {result.name!r}, which was held by{holder}{row}. Its holder goes on running."
+        runs = "Its process has ended" if result.alive is False else "Its holder goes on running"
+        return f"Released {result.name!r}, which was held by{holder}{row}. {runs}."
     if result.outcome is Outcome.ASKED:
         return f"Asked{holder} to give {result.name!r} back: it sees that at its next heartbeat."
     if result.outcome is Outcome.CHANGED_HANDS:
@@ -164,7 +173,7 @@ def describe_result(result: Result) -> str:
 def result_to_plain(result: Result) -> dict[str, Any]:
     """Convert the result of an action for JSON."""
     holder = None if result.before is None else result.before.holder
-    return {**to_plain(result, "name outcome"), "holder": holder, "row_fenced": result.fenced}
+    return {**to_plain(result, "name outcome alive"), "holder": holder, "row_fenced": result.fenced}
 
 
 def lock_to_plain(lock: LockView) -> dict[str, Any]:

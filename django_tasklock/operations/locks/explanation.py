@@ -44,12 +44,7 @@ def explain_awaited(found: Sequence[Awaited]) -> list[str]:
     sentences = []
     for one in found:
         values = {"name": one.name, "span": format_duration(one.waited), "holder": one.held_by}
-        if one.deadlock:
-            text = _(
-                "A deadlock: its holder waits for the lock “%(name)s”, and the holder of that, %(holder)s, waits for"
-                " this one. Neither goes on until one of them gives up or is released."
-            )
-        elif one.kind == "rate":
+        if one.kind == "rate":
             text = _("Its holder waits for the rate limit “%(name)s”, for %(span)s so far.")
         elif one.kind == "permit" and one.sure:
             text = _("Its holder itself waits for a permit of “%(name)s”, for %(span)s so far.")

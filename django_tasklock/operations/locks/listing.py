@@ -8,23 +8,28 @@ from collections.abc import Mapping, Sequence
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.queries import Counts, Page, Query
+from django_tasklock.backends.contract.queries import Page, Query
 from django_tasklock.conf import expiring
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.operations.guarded_rows import row_ref
-from django_tasklock.operations.values import LockPage, LockState, LockView
+from django_tasklock.operations.values import LockCounts, LockPage, LockState, LockView
 from django_tasklock.types import Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
 MAX_PAGE_SIZE = 1000  # locks per page
+MAX_DEAD_SEARCH = 5000  # locks, by expiry, among which those of ended processes are searched
 SEARCH_SECONDS = 1.0  # seconds for a search; each step reads thousands, and the store serves others in between
 
 
-def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
+def list_locks(query: Query = Query(), *, dead: bool = False) -> LockPage:  # noqa: B008  # frozen
     """Return a page of locks: index range reads in the store, and one query for the messages parked behind them.
+
+    ``dead``: only live locks whose holder's process is known to have ended, by expiry, whatever the query says of state
+    and order; the page's ``total`` is their number. They are searched among the five thousand that expire first, where
+    they are because nobody renews them.
 
     With ``query.waiting``, a lock behind which messages are parked is included only if a caller waits for it as well.
     Raises ``TaskLockError`` for an invalid query, and ``BackendUnavailable``.
@@ -33,11 +38,14 @@ def list_locks(query: Query = Query()) -> LockPage:  # noqa: B008  # frozen
         raise TaskLockError(
             f"limit must be 0 to {MAX_PAGE_SIZE} and offset 0 or more, not {query.limit} and {query.offset}"
         )
-    page = _read_page(query)
+    page = _read_dead(query) if dead else _read_page(query)
+    orphaned = query.which == "orphaned" and not dead
     parked = count_parked_behind([record.name for record in page.records])
-    views = [lock_view(record, parked.get(record.name, 0), query.which == "orphaned") for record in page.records]
+    views = [lock_view(record, parked.get(record.name, 0), orphaned) for record in page.records]
     orders = get_backend().orders
-    in_groups = orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
+    in_groups = (
+        not dead and orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
+    )
     return LockPage(views, page.total, page.next, orders if in_groups else None)
 
 
@@ -54,9 +62,28 @@ def _read_page(query: Query) -> Page:
     return page
 
 
-def count_locks() -> Counts:
+def _read_dead(query: Query) -> Page:
+    """Return a page of the live locks whose holder's process has ended; ``total``: the number of all that match."""
+    search = query._replace(which="live", order="expiry", descending=False, offset=0, limit=MAX_PAGE_SIZE)
+    deadline, found = monotonic() + SEARCH_SECONDS, list[Record]()
+    while True:
+        page = get_backend().page(search)
+        found += [record for record in page.records if is_alive(record) is False]
+        if page.next is None or not search.offset < page.next < MAX_DEAD_SEARCH or monotonic() > deadline:
+            break
+        search = search._replace(offset=page.next)
+    end = query.offset + query.limit
+    return Page(found[query.offset : end], len(found), end if end < len(found) else None)
+
+
+def is_alive(record: Record) -> bool | None:
+    """Return whether the holder's process runs; ``None``: unknown, or no process holds the lock now."""
+    return None if record.holder.kept else alive(record.holder)
+
+
+def count_locks() -> LockCounts:
     """Return the number of locks of each kind. Raises ``BackendUnavailable``."""
-    return get_backend().counts()
+    return LockCounts(*get_backend().counts(), dead=_read_dead(Query(limit=0)).total)
 
 
 def lock_view(record: Record, parked: int, orphaned: bool = False) -> LockView:
@@ -68,7 +95,7 @@ def lock_view(record: Record, parked: int, orphaned: bool = False) -> LockView:
         asked_for=max(0, record.now - record.asked) / 1000 if record.asked else None,
         row=row_ref(record),
         parked=parked,
-        alive=None if orphaned or record.holder.kept else alive(record.holder),
+        alive=None if orphaned else is_alive(record),
         instances=record.instances,
     )
 

@@ -2,7 +2,7 @@
 
 The claim on a guarded row is revoked first: epoch + 1 and the chosen state are committed, and only then the lock is
 deleted. So the next holder finds a row that it can claim, and the row refuses all further writes of the old holder,
-which goes on running.
+which goes on running unless its process has ended.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
-from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import bare_name
 from django_tasklock.operations.audit import Attempt
 from django_tasklock.operations.guarded_rows import LockedRow, find_locked_row
+from django_tasklock.operations.locks.listing import is_alive
 from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import printable
 from django_tasklock.types import Record, fingerprint as fingerprint_of
@@ -27,7 +27,7 @@ from django_tasklock.types import Record, fingerprint as fingerprint_of
 def release_lock(
     name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None, row_state: Any = None
 ) -> Result:
-    """Release the lock by force; its holder goes on running, but can no longer write to its guarded row.
+    """Release the lock by force; a holder that still runs goes on, but can no longer write to its guarded row.
 
     ``fingerprint``: of the token that was shown; if the lock has another holder by now, nothing is done. ``row_state``:
     the state to leave the row in, one of ``RowSide.states``; by default the first.
@@ -66,7 +66,7 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
         raise TaskLockError(
             f"lock {bare!r} was not acquired through this library, so its holder cannot be asked", name=bare
         )
-    if not record.holder.kept and alive(record.holder) is False:
+    if is_alive(record) is False:
         text = f"the process that holds lock {bare!r} has ended, so it cannot be asked: release the lock, or sweep"
         raise TaskLockError(text, name=bare)
     before = lock_info(record)
@@ -84,7 +84,7 @@ def delete_if_held(record: Record, revoked: bool = False) -> Result:
     if removed is None:
         return _failed_result(record.name, record, revoked)
     events.forced(record.name, lock_info(removed))
-    return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked)
+    return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked, is_alive(removed))
 
 
 def _read_expected(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:

@@ -62,8 +62,6 @@ class Awaited:
     """The holder; empty if it is unknown or if several hold a permit."""
     sure: bool
     """True if the same task waits; False if the same process waits, possibly in another thread."""
-    deadlock: bool
-    """True if the holder of that lock waits for the first lock: neither proceeds until one gives up."""
 
 
 def list_waiters(name: str, limit: int = MAX_WAITERS) -> WaitersPage:
@@ -93,13 +91,13 @@ def find_awaited(name: str) -> list[Awaited]:
         return []
     holder = record.holder
     found = [
-        _build_awaited("lock", other, holder, one, bare)
+        _build_awaited("lock", other, holder, one)
         for other in _locks_with_waiters(bare)
         for one in backend.waiters(other, MAX_WAITERS).waiting
         if _is_same_holder(holder, one.holder)
     ]
     found += [
-        _build_awaited("permit", other, holder, one, bare)
+        _build_awaited("permit", other, holder, one)
         for other in _limiter_names()
         for one in backend.permits.waiters(other, MAX_WAITERS).waiting
         if _is_same_holder(holder, one.holder)
@@ -107,11 +105,7 @@ def find_awaited(name: str) -> list[Awaited]:
     recorded = backend.recorded_wait(bare, record.token)
     if recorded is not None:
         waited = max(0, recorded.now - recorded.since) / 1000
-        found.append(
-            Awaited(
-                "rate", printable(recorded.what), datetime_of(recorded.since), waited, "", sure=True, deadlock=False
-            )
-        )
+        found.append(Awaited("rate", printable(recorded.what), datetime_of(recorded.since), waited, "", sure=True))
     return sorted(found, key=lambda one: (not one.sure, one.since))
 
 
@@ -142,12 +136,8 @@ def _is_same_holder(holder: Holder, waiter: Holder) -> bool:
     return not (holder.task_id and waiter.task_id) or holder.task_id == waiter.task_id
 
 
-def _build_awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Waiting, of: str) -> Awaited:
+def _build_awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, one: Waiting) -> Awaited:
     held = get_backend().get(name) if kind == "lock" else None
-    deadlock = held is not None and any(
-        held.holder.boot and _is_same_holder(held.holder, waiter.holder)
-        for waiter in get_backend().waiters(of, MAX_WAITERS).waiting
-    )
     info = _to_info(one)
     return Awaited(
         kind=kind,
@@ -156,7 +146,6 @@ def _build_awaited(kind: Literal["lock", "permit"], name: str, holder: Holder, o
         waited=info.waited,
         held_by="" if held is None else lock_info(held).holder,
         sure=bool(holder.task_id) and holder.task_id == one.holder.task_id,
-        deadlock=deadlock,
     )
 
 

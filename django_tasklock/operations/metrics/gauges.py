@@ -16,6 +16,7 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.limits.permits import list_permits
 from django_tasklock.operations.limits.rates import list_limits
 from django_tasklock.operations.limits.values import LimitState
+from django_tasklock.operations.locks.listing import count_locks
 from django_tasklock.operations.sweep.report import Kind
 from django_tasklock.operations.sweep.runs import last_sweep_age, sweep_runs
 
@@ -57,6 +58,8 @@ class Gauges:
     held: int | None = None
     no_expiry: int | None = None
     orphaned: int | None = None
+    dead: int | None = None
+    """Held locks whose holder's process, on this machine, has ended."""
     waiting: int | None = None
     """Callers that wait for locks: for the first thousand that have waiters, of the five thousand that expire first."""
     longest_held: float | None = None
@@ -79,7 +82,7 @@ def read_gauges() -> Gauges:
     except BackendUnavailable as error:
         logger.warning("metrics: the store could not be asked: %s", error)
         return Gauges(store_up=False, parked=_count_parked(), oldest_parked=_read_oldest_parked())
-    counts = _read_or_none("locks", lambda: get_backend().counts())
+    counts = _read_or_none("locks", count_locks)
     oldest = _read_or_none(
         "the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records
     )
@@ -90,6 +93,7 @@ def read_gauges() -> Gauges:
         held=None if counts is None else counts.live,
         no_expiry=None if counts is None else counts.no_expiry,
         orphaned=None if counts is None else counts.orphaned,
+        dead=None if counts is None else counts.dead,
         waiting=None if locks_with_waiters is None else sum(record.waiting for record in locks_with_waiters),
         longest_held=None if oldest is None else max([max(0, one.now - one.at) / 1000 for one in oldest], default=0.0),
         limiters=[

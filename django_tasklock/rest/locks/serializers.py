@@ -7,10 +7,11 @@ from typing import Any, ClassVar, cast, get_args
 
 from rest_framework import serializers
 
-from django_tasklock.backends.contract.queries import Counts, Order, Query
+from django_tasklock.backends.contract.queries import Order, Query
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import (
     Awaited,
+    LockCounts,
     LockPage,
     LockState,
     LockView,
@@ -21,6 +22,7 @@ from django_tasklock.operations import (
     WaiterInfo,
     WaitersPage,
 )
+from django_tasklock.operations.values import DEAD
 from django_tasklock.rest.serializers import (
     ActSerializer,
     AskSerializer,
@@ -35,9 +37,10 @@ class QuerySerializer(ValueSerializer):
     """Query parameters of the list of locks."""
 
     state = serializers.ChoiceField(
-        choices=[str(state) for state in LockState],
+        choices=[*map(str, LockState), DEAD],
         default=str(LockState.LIVE),
-        help_text="live includes expiring and no_expiry; orphaned locks are free, and sorted by expiry.",
+        help_text="live includes expiring and no_expiry; dead: live, but the holder's process has ended; orphaned locks"
+        " are free. Dead and orphaned ones are sorted by expiry.",
     )
     task = serializers.CharField(
         default="", allow_blank=True, trim_whitespace=False, max_length=255, help_text="Whole name of a task."
@@ -60,7 +63,7 @@ class QuerySerializer(ValueSerializer):
         given = cast("dict[str, Any]", self.validated_data)
         order = given["order"]
         return Query(
-            which=given["state"],
+            which="live" if given["state"] == DEAD else given["state"],
             order=order.removeprefix("-"),
             descending=order.startswith("-"),
             text=given["text"],
@@ -101,10 +104,10 @@ class LockSerializer(InfoSerializer):
 
 
 class CountsSerializer(ValueSerializer):
-    """The number of locks; expiring ones and those without expiry are included in the live ones."""
+    """The number of locks; all but the orphaned ones are included in the live ones."""
 
-    value_class = Counts
-    value_fields = "live expiring no_expiry orphaned"
+    value_class = LockCounts
+    value_fields = "live expiring no_expiry orphaned dead"
 
 
 class LockPageSerializer(ValueSerializer):
@@ -161,7 +164,7 @@ class AwaitedSerializer(ValueSerializer):
     """A lock, permit or rate that the lock's holder waits for."""
 
     value_class = Awaited
-    value_fields = "kind name since waited held_by sure deadlock"
+    value_fields = "kind name since waited held_by sure"
     kind = one_of("lock", "permit", "rate")
 
 
@@ -178,6 +181,6 @@ class ResultSerializer(ValueSerializer):
     """The result of an action on a lock."""
 
     value_class = Result
-    value_fields = "name outcome fenced before"
+    value_fields = "name outcome fenced before alive"
     outcome = one_of(Outcome.RELEASED, Outcome.ASKED)
     before = InfoSerializer(allow_null=True, help_text="The holder before the action.")

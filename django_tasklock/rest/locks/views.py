@@ -12,6 +12,7 @@ from rest_framework.response import Response
 from django_tasklock import operations
 from django_tasklock.names import bare_name
 from django_tasklock.operations import LockState, Outcome, Result
+from django_tasklock.operations.values import DEAD
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import TaskLockView
 from django_tasklock.rest.locks import preconditions, serializers
@@ -57,9 +58,10 @@ class LocksView(LockBaseView):
 
     def get(self, request: Request, **kwargs: Any) -> Response:
         """Return a page, and the number of locks of each kind."""
-        query = self.read_query(serializers.QuerySerializer).query()
+        given = self.read_query(serializers.QuerySerializer)
+        dead = given.validated_data["state"] == DEAD
         with as_problem(501, "cannot_list"):
-            page, counts = operations.list_locks(query), operations.count_locks()
+            page, counts = operations.list_locks(given.query(), dead=dead), operations.count_locks()
         data = {"locks": page.locks, "total": page.total, "next": page.next, "ordered": page.ordered, "counts": counts}
         return Response(serializers.LockPageSerializer(data).data)
 
