@@ -307,6 +307,57 @@ class TestWhoDoesNotRenew:
         assert mark_of(site, worker).lease == 30
 
 
+class TestRights:
+    """A broker's user without a right to what only informs: it is named once, and the messages are renewed."""
+
+    def limited(self, broker: redis.Redis, *rights: str) -> str:
+        """The address for a new user with all rights but these."""
+        broker.execute_command("ACL", "SETUSER", "site", "on", ">secret", "+@all", "~*", "&*", *rights)
+        address = broker.connection_pool.connection_kwargs
+        return f"redis://site:secret@{address['host']}:{address['port']}/0"
+
+    @pytest.mark.quick
+    def test_time_and_info(self, site: Site, broker: redis.Redis) -> None:
+        gate = site.gate()
+        # kombu from 5.7 on needs TIME itself, for remote control alone.
+        limited = site.worker(broker_url=self.limited(broker, "-time", "-info"), worker_enable_remote_control=False)
+        site.publish("hold", "long", until=gate)
+        site.started("long")
+        other = site.worker()
+        renewed(site, limited, 2)
+        renewed(site, other, 0.5)
+        assert len(site.events("start")) == 1, "the other one has put it back"
+        broker.client_kill_filter(_type="normal", skipme=True)  # the next connection is told the same
+        renewed(site, limited, 1)
+        gate.open()
+        settled(site, broker)
+        assert [one.event for one in site.events(key="long")] == ["start", "end"]
+        for command in ("time", "info"):
+            assert limited.log().count(f"run: ACL SETUSER site +{command}\n") == 1
+            assert limited.log().count(f"the broker refuses {command.upper()} to the user 'site'") == 1
+
+    def test_the_keys_of_marks_and_mutexes(self, site: Site, broker: redis.Redis) -> None:
+        gate = site.gate()
+        limited = site.worker(broker_url=self.limited(broker, "resetkeys", "~[^t]*"))
+        site.publish("hold", "long", until=gate)
+        site.started("long")
+        times: set[float] = set()
+
+        def renewed_often() -> bool:
+            times.update(score for _, score in broker.zrange("unacked_index", 0, -1, withscores=True))
+            return len(times) > RENEWALS + 1
+
+        site.wait_until(renewed_often, 60)
+        for command in ("HSET", "SET"):
+            site.wait_until(lambda command=command: f"refuses {command} to the user 'site'" in limited.log())
+        gate.open()
+        settled(site, broker)
+        assert [one.event for one in site.events(key="long")] == ["start", "end"]
+        assert limited.log().count("ACL SETUSER site +hset +hdel ~tasklock_message_leases*") == 1
+        assert limited.log().count("ACL SETUSER site +set") == 1
+        assert "cannot be renewed" not in limited.log()
+
+
 @pytest.mark.broker
 def test_rabbitmq_needs_none(celery_site: Site) -> None:
     """There a dead worker's message comes back at once; so it does here, after the lease."""

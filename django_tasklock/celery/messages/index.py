@@ -16,7 +16,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-MUTEX = "tasklock_message_leases_mutex"
+PREFIX = "tasklock_message_leases"
+"""What the keys beside kombu's own begin with."""
+MUTEX = f"{PREFIX}_mutex"
 """The key of the mutex for requeuing abandoned messages."""
 CHUNK = 1000
 """Messages renewed by one command: Redis serves no other client meanwhile."""
@@ -97,16 +99,29 @@ class Index:
     def uptime(self) -> float | None:
         """Return the seconds since the server was started; ``None`` if it does not say."""
         with self._client() as client:
-            try:
-                return float(client.info("server")["uptime_in_seconds"])
-            except (self._channel.ResponseError, KeyError):
-                return None
+            uptime = client.info("server").get("uptime_in_seconds")
+        return None if uptime is None else float(uptime)
 
     def clock_lead(self) -> float:
         """Return the seconds by which the server's clock is ahead of this machine's, including the network delay."""
         with self._client() as client:
             seconds, microseconds = client.time()
             return float(seconds + microseconds / 1_000_000 - time.time())
+
+    @property
+    def refusal(self) -> type[Exception]:
+        """The error of a command that the server refuses, such as one that the user has no right to."""
+        return self._channel.ResponseError  # type: ignore[no-any-return]
+
+    def grant(self, rights: str) -> str:
+        """Return the Redis command that gives the connection's user these rights; ``~`` stands for the leases' keys."""
+        keys = f"~{self._channel.global_keyprefix}{PREFIX}*"
+        return f"ACL SETUSER {self.user} {rights.replace('~', keys)}"
+
+    @property
+    def user(self) -> str:
+        """The user of the connection."""
+        return self._connection.userid or "default"
 
     def close(self) -> None:
         """Close the connection. The next request opens another one."""

@@ -12,12 +12,12 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django_tasklock.celery.broker import message_lease
-from django_tasklock.celery.messages.index import Index
+from django_tasklock.celery.messages.index import PREFIX, Index
 from django_tasklock.celery.messages.timeouts import period_of
 
-KEY = "tasklock_message_leases"
+KEY = PREFIX
 """The hash in the broker: node name to mark."""
-CHECK_MUTEX = "tasklock_message_leases_looked"
+CHECK_MUTEX = f"{PREFIX}_looked"
 """The key of the mutex for checking for workers without a mark."""
 RETENTION = 24 * 3600.0
 """Seconds for which an expired mark is kept, for people to see."""

@@ -7,12 +7,13 @@ main process runs a task.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from django_tasklock import signals
@@ -36,6 +37,8 @@ HOUR = 3600.0
 CLOCK_TOLERANCE = 5.0
 """The difference in seconds to the server's clock above which a warning is logged, if it is over a quarter of a
 lease too."""
+MUTEX_RIGHTS = "+set +get +del +evalsha +script ~"
+"""The rights for a mutex of kombu's, and for one of ours."""
 
 _running: list[Renewer] = []
 
@@ -62,6 +65,8 @@ class Renewer:
         """When this worker last failed to renew in time, or the server was started. Abandoned messages are not
         requeued until a lease after that, so that the other workers have had time to renew theirs."""
         self._failing = False
+        self._refused: set[str] = set()
+        """The commands that the broker refuses, which are logged once each."""
         self._late_renewals: deque[tuple[float, float]] = deque(maxlen=100)
         self._unmarked: list[str] = []
         self._marks_checked = -MARK_CHECK_PERIOD
@@ -145,11 +150,12 @@ class Renewer:
 
     def _renew(self) -> None:
         index = self._current_index
-        if not index.connected:
-            self._check_server(index)
+        is_new = not index.connected
         tags = self._fetched() + self.detached.tags
         began = monotonic()
-        index.renew(tags)
+        index.renew(tags)  # first: nothing that only informs may stand in its way
+        if is_new:
+            self._check_server(index)
         self._report_lateness(began - self._renewed - self.period, len(tags))
         self._renewed, self._failing = began, False
         while self._late_renewals and self._late_renewals[0][0] < began - HOUR:
@@ -157,7 +163,9 @@ class Renewer:
         now = time.time()
         worst = max((late for _, late in self._late_renewals), default=0.0)
         until = now + marks.validity_of(self.lease)
-        marks.write(index, marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1)))
+        mark = marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1))
+        with self._optional("HSET", "+hset +hdel ~"):
+            marks.write(index, mark)
 
     def _report_lateness(self, late: float, messages: int) -> None:
         """Log and signal a renewal that was late by much."""
@@ -178,7 +186,9 @@ class Renewer:
 
     def _check_server(self, index: Index) -> None:
         """Do what is necessary once per connection."""
-        uptime = index.uptime()
+        uptime = None
+        with self._optional("INFO", "+info"):
+            uptime = index.uptime()
         if uptime is not None and uptime < self.lease:
             self._last_interruption = max(self._last_interruption, monotonic() - uptime)
         silence = monotonic() - self._renewed
@@ -186,7 +196,9 @@ class Renewer:
             # No worker can have requeued them meanwhile, and the server may have lost them. In other cases another
             # worker may have run one to its end; written down again, it would start once more.
             self.detached.restore_entries(index)
-        clock_lead = index.clock_lead()
+        clock_lead = 0.0
+        with self._optional("TIME", "+time"):
+            clock_lead = index.clock_lead()
         if abs(clock_lead) > max(CLOCK_TOLERANCE, self.lease / 4):
             log(
                 logging.WARNING,
@@ -200,19 +212,45 @@ class Renewer:
     def _requeue_abandoned(self) -> None:
         """Requeue messages that are no longer renewed."""
         if monotonic() - self._last_interruption >= self.lease and not self.late:
-            self._current_index.restore()
+            with self._optional("SET", MUTEX_RIGHTS):
+                self._current_index.restore()
+
+    @contextlib.contextmanager
+    def _optional(self, command: str, rights: str) -> Iterator[None]:
+        """Go on without a command that the broker refuses to this user, and log once what to grant."""
+        index = self._current_index
+        try:
+            yield
+        except index.refusal as error:
+            if command in self._refused:
+                return
+            self._refused.add(command)
+            log(
+                logging.WARNING,
+                "messages: the broker refuses %s to the user %r, leases are renewed without it: %s. If it has no right"
+                " to it, run: %s",
+                command,
+                index.user,
+                error,
+                index.grant(rights),
+            )
 
     def _check_marks(self) -> None:
         """Once a minute, in one of the renewing workers, log which workers do not renew."""
         if monotonic() - self._marks_checked < MARK_CHECK_PERIOD:
             return
         self._marks_checked = monotonic()
-        if self._current_index.set_once(marks.CHECK_MUTEX, MARK_CHECK_PERIOD):
-            threading.Thread(target=self._log_unmarked, name="tasklock-marks", daemon=True).start()
+        mine = False
+        with self._optional("SET", MUTEX_RIGHTS):
+            mine = self._current_index.set_once(marks.CHECK_MUTEX, MARK_CHECK_PERIOD)
+        if mine:
+            with self._optional("HGETALL", "+hgetall +hdel ~"):
+                known = marks.read(self._current_index)
+                threading.Thread(target=self._log_unmarked, args=(known,), name="tasklock-marks", daemon=True).start()
 
-    def _log_unmarked(self) -> None:
+    def _log_unmarked(self, known: list[marks.Mark]) -> None:
         try:
-            found = marks.without_mark(self._app, marks.read_marks(self._app))
+            found = marks.without_mark(self._app, known)
             if found:  # a worker that has just started may have left its mark by now
                 again = marks.without_mark(self._app, marks.read_marks(self._app))
                 found = [node for node in found if node in again]
