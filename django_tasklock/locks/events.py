@@ -36,17 +36,16 @@ def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Releas
 
 
 def lost(lease: Lease, reason: str) -> None:
-    """Report that the lease is lost while the body runs. A lease without a lock object is not reported."""
+    """Report that the lease is lost while the body runs. A lease without a lock object is not reported.
+
+    Call its ``on_lost`` before: that is what stops the body, and receivers of a signal may be slow.
+    """
     if lease.lock is None:
         return
     try:
-        try:
-            log(logging.ERROR, "%s %r is lost while its holder runs: %s", lease.backend.noun, lease.name, reason)
-        finally:  # with ``lock=None`` if the object has been garbage-collected
-            signals.send(signals.lock_lost, lease.name, lock=lease.lock(), reason=reason)
-    finally:
-        if lease.on_lost is not None:
-            lease.on_lost(reason)
+        log(logging.ERROR, "%s %r is lost while its holder runs: %s", lease.backend.noun, lease.name, reason)
+    finally:  # with ``lock=None`` if the object has been garbage-collected
+        signals.send(signals.lock_lost, lease.name, lock=lease.lock(), reason=reason)
 
 
 def release_requested(lease: Lease) -> None:

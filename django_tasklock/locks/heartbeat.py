@@ -283,13 +283,12 @@ class Heartbeat:
 
     def announce(self, lost: list[tuple[Lease, str]]) -> None:
         """Stop renewing lost leases, and report each with its reason from a thread of its own."""
-        reports = []
+        noticed = []
         for lease, reason in lost:
             self._held.pop(lease.token, None)
-            if lease.mark_lost(reason) and lease.lock is not None:
-                reports.append(partial(events.lost, lease, reason))
-        if reports:
-            report_in_thread(reports)
+            if lease.mark_lost(reason):
+                noticed.append((lease, reason))
+        report_losses(noticed)
 
 
 def _postpone(part: list[Lease]) -> None:
@@ -315,7 +314,24 @@ def _renewed(
             yield lease, lease.lost or GONE  # at its timeout the key may expire before the request arrives
 
 
-def report_in_thread(reports: Sequence[Callable[[], None]]) -> None:
+def loss_reports(lost: Sequence[tuple[Lease, str]]) -> list[Callable[[], object]]:
+    """Return what is to be called for these lost leases, each with its reason.
+
+    All ``on_lost`` come first, before anything is logged, sent or counted: each ends a body that runs without its lock,
+    and where the store is silent every signal that is counted there takes as long as a request may.
+    """
+    lost = [(lease, reason) for lease, reason in lost if lease.lock is not None]
+    callbacks = [partial(lease.on_lost, reason) for lease, reason in lost if lease.on_lost is not None]
+    return [*callbacks, *(partial(events.lost, lease, reason) for lease, reason in lost)]
+
+
+def report_losses(lost: Sequence[tuple[Lease, str]]) -> None:
+    """Report these lost leases, each with its reason, from a thread of its own."""
+    if reports := loss_reports(lost):
+        report_in_thread(reports)
+
+
+def report_in_thread(reports: Sequence[Callable[[], object]]) -> None:
     """Call ``reports`` in a thread of its own: they call listeners, which may block, and other leases must not wait."""
     try:
         threading.Thread(target=report_all, args=(reports,), name="tasklock-lost", daemon=True).start()
@@ -323,7 +339,7 @@ def report_in_thread(reports: Sequence[Callable[[], None]]) -> None:
         report_all(reports)
 
 
-def report_all(reports: Sequence[Callable[[], None]]) -> None:
+def report_all(reports: Sequence[Callable[[], object]]) -> None:
     """Call ``reports``, even if some of them raise, and close the database connections of this thread."""
     for report in reports:
         try:

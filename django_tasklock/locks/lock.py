@@ -30,7 +30,7 @@ from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcq
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.acquire import aacquire_within, acquire_within
-from django_tasklock.locks.heartbeat import heartbeat, report_in_thread
+from django_tasklock.locks.heartbeat import heartbeat, report_in_thread, report_losses
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
@@ -606,7 +606,7 @@ class Acquirable(ABC):
     def _extended(self, lease: Lease, sent: float, ttl: int, hold_ms: int, done: bool) -> bool:
         if not done:
             if lease.mark_lost("the store no longer knows it"):
-                report_in_thread([partial(events.lost, lease, lease.lost)])
+                report_losses([(lease, lease.lost)])
             return False
         if lease.lost:
             return False
@@ -634,9 +634,11 @@ class TaskLock(Acquirable):
     died, in seconds; the heartbeat renews it until ``timeout``. ``lease=None``: no heartbeat, the lock expires after
     ``timeout``. ``blocking``, ``blocking_timeout``: whether ``acquire()`` waits, and for how many seconds (``None``: no
     limit), where a call does not say. ``reentrant``: whether its holder may acquire it again. ``on_unavailable``: with
-    the store down ``"run"`` without the lock, ``"raise"`` or ``"skip"``. ``on_lost(reason)``: called in a thread of its
-    own when the lease is lost. ``kind``: the kind that its holds and conflicts are counted as in the metrics, one of a
-    few such as ``"video:{id}"``.
+    the store down ``"raise"`` ``BackendUnavailable``, ``"run"`` without the lock, or ``"skip"``; ``None``: as the
+    setting ``ON_UNAVAILABLE`` says, which decorated functions, tasks and the plain functions follow.
+    ``on_lost(reason)``: called in a thread of its own when the lease is lost, before this is logged or counted.
+    ``kind``: the kind that its holds and conflicts are counted as in the metrics, one of a few such as
+    ``"video:{id}"``.
 
     Raises ``TaskLockError`` for options that cannot work, before anything is stored.
     """
@@ -650,7 +652,7 @@ class TaskLock(Acquirable):
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
         reentrant: bool = False,
-        on_unavailable: OnUnavailable | None = None,
+        on_unavailable: OnUnavailable | None = "raise",
         on_lost: Callable[[str], object] | None = None,
         kind: str = "",
     ) -> None:
@@ -733,6 +735,6 @@ def _update(lease: Lease, record: Record | None) -> None:
     """Update the lease from the lock's record in the store."""
     if record is None or record.token != lease.token:
         if lease.mark_lost(GONE):  # the heartbeat forgets it at its next round
-            report_in_thread([partial(events.lost, lease, GONE)])
+            report_losses([(lease, GONE)])
     elif record.asked and lease.mark_asked():
         report_in_thread([partial(events.release_requested, lease)])

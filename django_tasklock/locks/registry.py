@@ -16,7 +16,7 @@ class ProcessLock(TaskLock):
     """A lock that belongs to the process: any thread or asyncio task may release it."""
 
     def __init__(self, name: str, timeout: Timeout, lease: LeaseTime) -> None:
-        super().__init__(name, timeout=timeout, lease=lease)
+        super().__init__(name, timeout=timeout, lease=lease, on_unavailable=None)
         self.caller = current_owner()
         """The thread or asyncio task that has acquired it."""
         self.number = 0

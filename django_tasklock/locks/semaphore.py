@@ -74,7 +74,7 @@ class ConcurrencyLimiter(Acquirable):
         lease: LeaseTime = DEFAULT,
         blocking: bool | None = None,
         blocking_timeout: Duration | None = None,
-        on_unavailable: OnUnavailable | None = None,
+        on_unavailable: OnUnavailable | None = "raise",
         on_lost: Callable[[str], object] | None = None,
     ) -> None:
         if blocking is None and blocking_timeout is None:

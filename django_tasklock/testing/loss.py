@@ -12,8 +12,7 @@ from django_tasklock.columns import EPOCH, TOKEN
 from django_tasklock.context import lock_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.guards import claim as claims
-from django_tasklock.locks import events
-from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.heartbeat import heartbeat, loss_reports
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.ownership import current_owner, disown
@@ -133,7 +132,8 @@ def _lose(lease: Lease, reason: str) -> None:
     with contextlib.suppress(BackendUnavailable):  # no other caller can acquire it in an unavailable store
         lease.backend.release(lease.name, lease.token)
     if first:
-        events.lost(lease, reason)
+        for report in loss_reports([(lease, reason)]):
+            report()
 
 
 def _find(name: str) -> Lease | None:

@@ -300,7 +300,7 @@ class TestLosing:
             assert [member.fingerprint for member in other.members()] == [members[1].fingerprint]
             with pytest.raises(LockLost, match="limiter 'transcode' is lost"):
                 mine.ensure_held()
-            eventually(lambda: told)
+            eventually(lambda: told and lost)
             assert [one["lock"] for one in lost] == [mine]
             assert mine.lost
             assert run(lambda: other.held)

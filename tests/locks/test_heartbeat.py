@@ -68,7 +68,7 @@ class Told:
 
     def once(self, reason: str, received: list[dict[str, Any]]) -> None:
         """It is told, in every way, once, and stays so."""
-        eventually(lambda: self.reasons)
+        eventually(lambda: self.reasons and any(details["sender"] == self.lock.name for details in received))
         time.sleep(0.3)
         assert self.reasons == [reason]
         mine = [details for details in received if details["sender"] == self.lock.name]
@@ -423,6 +423,28 @@ def test_a_blocking_on_lost_does_not_delay_other_leases(store: Store, name: str)
     finally:
         unblock.set()
         for lock in (lost, kept, later.lock):
+            lock.release()
+
+
+def test_on_lost_is_called_before_anything_is_sent_or_counted(store: Store, name: str) -> None:
+    """Each ends a body that runs without its lock: none waits for a receiver of the signal, or for another lock's."""
+    unblock = threading.Event()
+    told: list[str] = []
+    locks = [TaskLock(f"{name}:{number}", lease=3, on_lost=told.append) for number in range(10)]
+
+    def block(sender: str, **kwargs: Any) -> None:
+        unblock.wait(60)
+
+    signals.lock_lost.connect(block)
+    try:
+        assert sum(lock.acquire() for lock in locks) == 10
+        store.delete(*(f"task_lock:{lock.name}" for lock in locks))
+        eventually(lambda: len(told) == len(locks), 30)
+        assert not unblock.is_set()
+    finally:
+        unblock.set()
+        signals.lock_lost.disconnect(block)
+        for lock in locks:
             lock.release()
 
 

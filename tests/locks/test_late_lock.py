@@ -38,7 +38,7 @@ def down(proxy: Proxy, configure: Any) -> Iterator[Proxy]:
 def test_it_is_a_lock_like_any_other_once_the_store_is_back(
     down: Proxy, store: redis.Redis, name: str, way: str
 ) -> None:
-    lock = TaskLock(name, timeout=60, lease=3)
+    lock = TaskLock(name, timeout=60, lease=3, on_unavailable="run")
     began = time.monotonic()
     assert call(way, lock, "acquire") is True
     assert not lock.held
@@ -59,7 +59,7 @@ def test_if_another_holder_has_the_lock_after_the_outage_the_body_loses_it(
     down: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, warnings_logged: Any
 ) -> None:
     reasons: list[str] = []
-    lock = TaskLock(name, timeout=60, on_lost=reasons.append)
+    lock = TaskLock(name, timeout=60, on_unavailable="run", on_lost=reasons.append)
     assert lock.acquire()
     with pytest.raises(LockLost, match="is not held: the store could not be asked"):
         lock.ensure_held()
@@ -80,7 +80,7 @@ def test_if_another_holder_has_the_lock_after_the_outage_the_body_loses_it(
 
 
 def test_what_is_over_before_the_store_is_back_is_not_taken(down: Proxy, store: redis.Redis, name: str) -> None:
-    with TaskLock(name):
+    with TaskLock(name, on_unavailable="run"):
         assert heartbeat.reconciler.pending
     assert not heartbeat.reconciler.pending
     down.heal()
@@ -90,7 +90,7 @@ def test_what_is_over_before_the_store_is_back_is_not_taken(down: Proxy, store: 
 def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
     down: Proxy, store: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    lock, backend, outcomes = TaskLock(name), get_backend(), []
+    lock, backend, outcomes = TaskLock(name, on_unavailable="run"), get_backend(), []
     acquire = backend.acquire
 
     def then_release(ask: Any) -> Any:

@@ -78,7 +78,7 @@ def test_a_password_that_is_missing_or_wrong_is_named(
         with pytest.raises(
             BackendUnavailable, match=r"the password in TASKLOCK\['LOCATION'\] is missing or wrong"
         ) as found:
-            TaskLock(name).acquire()
+            TaskLock(name, on_unavailable="run").acquire()
         assert not found.value.down
 
 
@@ -230,7 +230,7 @@ class TestAnAnswerThatIsNone:
         """``maxclients``: others are served."""
         configure(LOCATION=redis_server.url, ON_UNAVAILABLE="run")
         with no_more_clients(redis_server), pytest.raises(BackendUnavailable, match="max number of clients"):
-            call(way, TaskLock(name), "acquire")
+            call(way, TaskLock(name, on_unavailable="run"), "acquire")
 
     @TWINS
     def test_no_file_left(self, proxy: Proxy, name: str, way: str) -> None:
@@ -279,14 +279,14 @@ class TestACacheOnRedis:
         through(proxy.url)
         proxy.say(says, self.asks)
         with pytest.raises(BackendUnavailable, match="refused") as caught:
-            TaskLock(name).acquire()
+            TaskLock(name, on_unavailable="run").acquire()
         assert caught.value.down is False
 
     @pytest.mark.parametrize("says", SERVES_NOBODY)
     def test_a_store_that_serves_nobody_is_down(self, through: Any, proxy: Proxy, name: str, says: str) -> None:
         through(proxy.url)
         proxy.say(says, self.asks)
-        lock = TaskLock(name)
+        lock = TaskLock(name, on_unavailable="run")
         assert lock.acquire() is True
         assert not lock.held
         lock.release()
@@ -297,7 +297,7 @@ class TestACacheOnRedis:
             no_more_clients(redis_server),
             pytest.raises(BackendUnavailable, match="refused.*max number of clients") as caught,
         ):
-            TaskLock(name).acquire()
+            TaskLock(name, on_unavailable="run").acquire()
         assert caught.value.down is False
 
     def test_no_file_left(self, through: Any, name: str) -> None:
@@ -306,7 +306,7 @@ class TestACacheOnRedis:
         through(os.environ[environment.REDIS])  # on a connection that is yet to be made
         get_backend()
         with no_more_files(), pytest.raises(BackendUnavailable, match="could not be asked.*Too many open") as caught:
-            TaskLock(name).acquire()
+            TaskLock(name, on_unavailable="run").acquire()
         assert caught.value.down is False
 
 

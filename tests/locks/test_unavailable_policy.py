@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ import redis
 
 from django_tasklock import (
     BackendUnavailable,
+    ConcurrencyLimiter,
     TaskLock,
     TaskLockAcquireError,
     acquire_task_lock,
@@ -191,6 +193,21 @@ def test_with_statement_policies(down: Proxy, name: str, way: str) -> None:
         entered(on_unavailable="skip")
     with pytest.raises(BackendUnavailable):
         entered(on_unavailable="raise")
+
+
+@TWINS
+@pytest.mark.parametrize("kind", [TaskLock, partial(ConcurrencyLimiter, limit=1)], ids=["lock", "limiter"])
+def test_a_block_fails_closed(down: Proxy, configure: Any, name: str, way: str, kind: Any) -> None:
+    """Whatever the setting says: code that names the lock itself means to have it."""
+    configure(LOCATION=down.url, ON_UNAVAILABLE="run")
+    with pytest.raises(BackendUnavailable):
+        call(way, kind(name), "acquire")
+    ran = []
+    with pytest.raises(BackendUnavailable), kind(name):
+        ran.append(name)
+    assert not ran
+    assert acquire_task_lock(name, 30) is True
+    assert decorated(way, name)() == "ran"
 
 
 def test_plain_function_policies(down: Proxy, configure: Any, told: Told, name: str) -> None:
