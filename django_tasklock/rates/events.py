@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 
 from django_tasklock import signals
-from django_tasklock.backends.contract.rates import Penalty, Terms
+from django_tasklock.backends.contract.rates import Penalty, Pushback, Terms
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded
 
 logger = logging.getLogger("django_tasklock")
@@ -44,11 +44,20 @@ def late(name: str, seconds: float) -> None:
     signals.send(signals.rate_late, name, late=seconds)
 
 
-def pushback(name: str, penalty: Penalty) -> None:
-    """Report that the called service has asked for a pause."""
+def pushback(name: str, asked: Pushback, penalty: Penalty, max_wait: int) -> None:
+    """Report that the called service has asked for a pause. ``max_wait``: the longest one, in microseconds."""
     wait, share = penalty.wait / 1_000_000, penalty.share / 1_000_000
-    logger.warning("rate limit %r: pushback, no call starts for %.3f s; limit at %.0f %%", name, wait, share * 100)
+    shortened = penalty.wait >= max_wait if asked.absolute else asked.amount > max_wait
+    cut = f"; it asks for {asked}, and max_wait allows {max_wait / 1_000_000:g} s" if shortened else ""
+    text = "rate limit %r: pushback, no call starts for %.3f s; limit at %.0f %%%s"
+    logger.warning(text, name, wait, share * 100, cut)
     signals.send(signals.rate_pushback, name, wait=wait, share=share)
+
+
+def unreadable_pushback(name: str, said: str, seconds: float) -> None:
+    """Report that a response does not say for how long to pause. ``said``: what it says instead."""
+    text = "rate limit %r: the response does not say for how long to pause (%s); the pause is %g s"
+    logger.warning(text, name, said, seconds)
 
 
 def unavailable(name: str, error: BackendUnavailable, action: str) -> None:

@@ -6,13 +6,14 @@ import copy
 import difflib
 from typing import Any, Self
 
-from django_tasklock.backends.contract.rates import TENANT, Algorithm, RateStore, Terms
+from django_tasklock.backends.contract.rates import TENANT, Algorithm, Penalty, Pushback, RateStore, Terms
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.names import clean, says_address
 from django_tasklock.rates import events
+from django_tasklock.rates.answers import read_pause
 from django_tasklock.rates.booker import Booker
-from django_tasklock.rates.limiter_view import record_change
+from django_tasklock.rates.limiter_view import record_change, view_of
 from django_tasklock.rates.notation import microseconds, parse_rates, parse_retry_after
 from django_tasklock.rates.options import LimitOptions, OutagePolicy, check_share, parse_options
 from django_tasklock.rates.reservation import Reservation, TokenPart, parse_token
@@ -246,19 +247,50 @@ class RateLimiter:
         with the store's clock. The pause is at most ``max_wait``. Return its seconds. Raises ``BackendUnavailable``.
         """
         limiter = self.shared or self
-        pause = parse_retry_after(retry_after, name=limiter.name)
-        penalty = limiter.store.penalize(limiter.terms, pause, limiter.limit.max_wait)
-        record_change(limiter.name)
-        events.pushback(limiter.name, penalty)
-        return penalty.wait / 1_000_000
+        return limiter._penalize(parse_retry_after(retry_after, name=limiter.name))
 
     async def apenalize(self, retry_after: Any) -> float:
         """Do what ``penalize`` does, for coroutines."""
         limiter = self.shared or self
-        pause = parse_retry_after(retry_after, name=limiter.name)
-        penalty = await limiter.store.apenalize(limiter.terms, pause, limiter.limit.max_wait)
-        record_change(limiter.name)
-        events.pushback(limiter.name, penalty)
+        return await limiter._apenalize(parse_retry_after(retry_after, name=limiter.name))
+
+    def penalize_from(self, response: Any) -> float:
+        """Pause the calls of all processes for as long as a response of the called service asks. Return the seconds.
+
+        ``response``: of requests, httpx, aiohttp, or whatever has ``headers``. ``Retry-After`` and its kin are read
+        leniently: seconds, milliseconds, ``6m0s``, dates and times. An answer that does not say, or says nothing that
+        can be understood, is a WARNING with its value, and a pause of a second, doubled at each that follows, up to a
+        minute. The pause is at most ``max_wait``; a longer one is named in the log.
+
+        Raises ``BackendUnavailable``, and ``TaskLockError`` for an object that is no response.
+        """
+        limiter = self.shared or self
+        return limiter._penalize(limiter._pause_of(response))
+
+    async def apenalize_from(self, response: Any) -> float:
+        """Do what ``penalize_from`` does, for coroutines."""
+        limiter = self.shared or self
+        return await limiter._apenalize(limiter._pause_of(response))
+
+    def _pause_of(self, response: Any) -> Pushback:
+        pause, said = read_pause(response, name=self.name)
+        if pause is None:
+            seconds = view_of(self.name).next_backoff()
+            events.unreadable_pushback(self.name, said, seconds)
+            pause = Pushback(round(seconds * 1_000_000))
+        return pause
+
+    def _penalize(self, pause: Pushback) -> float:
+        penalty = self.store.penalize(self.terms, pause, self.limit.max_wait)
+        return self._penalized(pause, penalty)
+
+    async def _apenalize(self, pause: Pushback) -> float:
+        penalty = await self.store.apenalize(self.terms, pause, self.limit.max_wait)
+        return self._penalized(pause, penalty)
+
+    def _penalized(self, pause: Pushback, penalty: Penalty) -> float:
+        record_change(self.name)
+        events.pushback(self.name, pause, penalty, self.limit.max_wait)
         return penalty.wait / 1_000_000
 
     def usage(self) -> RateUsage:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import threading
 import weakref
 from collections import OrderedDict
@@ -17,6 +18,7 @@ from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
 MAX_LIMITERS = 1024  # limiters that this process remembers
+LONGEST_BACKOFF = 60.0  # seconds
 FRESH_FOR = 1.0  # seconds for which an answer to another caller of this process is used
 
 
@@ -34,6 +36,7 @@ class LimiterView:
     def __init__(self, name: str) -> None:
         self.name = name
         self.last_state: LimiterState | None = None
+        self._backoff, self._backoff_ends = 1.0, -math.inf
         self.bookings_in_progress = 0
         """The number of reservations that are being booked just now."""
         # Weak, so that each lives as long as its callers: there may be as many costs as calls.
@@ -58,6 +61,19 @@ class LimiterView:
         if self.bookings_in_progress:
             return False
         return not any(len(found) for pool in self._slot_pools.valuerefs() if (found := pool()) is not None)
+
+    def next_backoff(self) -> float:
+        """Return the seconds to pause after an answer that does not say how long: 1, doubled each time, up to a minute.
+
+        Answers to calls that were under way at once count once, and a minute without any begins anew.
+        """
+        now = monotonic()
+        if now >= self._backoff_ends + LONGEST_BACKOFF:
+            self._backoff = 1.0
+        elif now >= self._backoff_ends:
+            self._backoff = min(2 * self._backoff, LONGEST_BACKOFF)
+        self._backoff_ends = now + self._backoff
+        return self._backoff
 
     def record_answer(self, sent: float, answer: Booked | Refused) -> None:
         """Record the state in an answer to a request of ``sent``, so that other sleepers need not ask."""

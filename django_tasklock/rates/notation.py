@@ -13,7 +13,7 @@ from typing import Any
 from django_tasklock.backends.contract.rates import Pushback, Rate
 from django_tasklock.exceptions import TaskLockError
 
-_UNITS = {
+UNITS = {
     "ms": 1_000,
     "s": 1_000_000, "sec": 1_000_000, "second": 1_000_000, "seconds": 1_000_000,
     "m": 60_000_000, "min": 60_000_000, "minute": 60_000_000, "minutes": 60_000_000,
@@ -84,11 +84,11 @@ def _parse_rate(text: str, margin: object, name: str | None) -> Rate:
         raise TaskLockError(f"{text!r} is no rate: write e.g. '100/m', '10/s', '5000/d' or '30/5m'", name=name)
     number, times, unit = found.groups()
     unit = unit.lower()
-    if unit not in _UNITS:
-        near = difflib.get_close_matches(unit, _UNITS, n=1, cutoff=0.5)
+    if unit not in UNITS:
+        near = difflib.get_close_matches(unit, UNITS, n=1, cutoff=0.5)
         hint = f"did you mean {near[0]!r}?" if near else "known: ms, s, m, h, d"
         raise TaskLockError(f"{text!r} has the unknown unit {unit!r}; {hint}", name=name)
-    return _checked_rate(int(number), round(float(times or 1) * _UNITS[unit]), margin, text, name)
+    return _checked_rate(int(number), round(float(times or 1) * UNITS[unit]), margin, text, name)
 
 
 def _checked_rate(limit: int, window: int, margin: object, given: object, name: str | None) -> Rate:

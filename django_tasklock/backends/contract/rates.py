@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
@@ -183,6 +184,11 @@ class Pushback(NamedTuple):
 
     amount: int
     absolute: bool = False
+
+    def __str__(self) -> str:
+        """Return it for a log: ``30 s``, or ``a pause until 2026-01-01 12:00:00+00:00``."""
+        seconds = self.amount / 1_000_000
+        return f"a pause until {datetime.fromtimestamp(seconds, UTC)}" if self.absolute else f"{seconds:g} s"
 
 
 class TermsDiffer(Exception):

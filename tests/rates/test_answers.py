@@ -1,0 +1,193 @@
+"""What an overloaded service answers never raises: it is a pause, as it asks or with a back-off."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from types import SimpleNamespace
+from typing import Any
+
+import aiohttp
+import httpx
+import pytest
+import requests
+
+from django_tasklock import RateLimiter, TaskLockError
+from django_tasklock.rates import limiter_view
+from tests.support.public import in_store
+from tests.support.twins import TWINS, call
+
+pytest_plugins = ["tests.support.redis_fixtures"]
+SOON = datetime.now(UTC) + timedelta(hours=1)
+Service = Callable[[dict[str, str]], str]
+
+
+@pytest.fixture(autouse=True)
+def store(settings) -> Iterator[str]:
+    yield from in_store("memory", settings)
+
+
+@pytest.fixture
+def clock(monkeypatch) -> SimpleNamespace:
+    """The clock by which back-offs follow each other."""
+    now = SimpleNamespace(time=1000.0)
+    monkeypatch.setattr(limiter_view, "monotonic", lambda: now.time)
+    return now
+
+
+@pytest.fixture
+def service() -> Iterator[Service]:
+    """A service that answers 429, with the headers that it is told."""
+    headers: dict[str, str] = {}
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(429)
+            for key, value in headers.items():
+                self.send_header(key, value)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: Any) -> None:
+            """Print nothing."""
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+    thread.start()
+
+    def answering(given: dict[str, str]) -> str:
+        headers.clear()
+        headers.update(given)
+        return f"http://127.0.0.1:{server.server_address[1]}/"
+
+    yield answering
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def answer(**headers: Any) -> SimpleNamespace:
+    return SimpleNamespace(status_code=429, headers={key.replace("_", "-"): value for key, value in headers.items()})
+
+
+READ = {
+    "seconds": (answer(Retry_After="30"), 30),
+    "part of a second": (answer(retry_after="0.5"), 0.5),
+    "a number": (answer(Retry_After=30), 30),
+    "bytes": (SimpleNamespace(headers={b"Retry-After": b" 30 "}), 30),
+    "milliseconds": (answer(retry_after_ms="1500", Retry_After="2"), 1.5),
+    "Go": (answer(Retry_After="6m0s"), 360),
+    "Go, shorter": (answer(Retry_After="1m2.5s"), 62.5),
+    "Go, milliseconds": (answer(Retry_After="250ms"), 0.25),
+    "words": (answer(Retry_After="2 minutes"), 120),
+    "a date": (answer(Retry_After=format_datetime(SOON, usegmt=True)), SOON),
+    "ISO": (answer(Retry_After=SOON.isoformat()), SOON),
+    "ISO without a zone": (answer(Retry_After=SOON.replace(tzinfo=None).isoformat()), SOON),
+    "an epoch": (answer(X_RateLimit_Reset=str(int(SOON.timestamp()))), SOON),
+    "an epoch in ms": (answer(X_RateLimit_Reset=str(int(SOON.timestamp() * 1000))), SOON),
+    "a draft": (answer(RateLimit_Reset="12"), 12),
+    "Discord": (answer(X_RateLimit_Reset_After="1.5", X_RateLimit_Reset=str(int(SOON.timestamp()))), 1.5),
+    "one odd, another good": (answer(Retry_After="", RateLimit_Reset="12"), 12),
+}
+
+
+@TWINS
+@pytest.mark.parametrize("case", READ)
+def test_what_a_service_asks_for_is_what_it_gets(way: str, case: str, warnings_logged: Any) -> None:
+    response, expected = READ[case]
+    limiter = RateLimiter("api", "5/s", max_wait=7200)
+    pause = call(way, limiter, "penalize_from", response)
+    if isinstance(expected, datetime):
+        left = (expected - datetime.now(UTC)).total_seconds()
+        assert left - 1.5 < pause < left + 60
+    else:
+        assert pause == pytest.approx(expected, abs=0.01)
+    assert not any("does not say" in line for line in warnings_logged())
+    assert not limiter.try_acquire()
+
+
+ODD = [
+    {},
+    {"Retry-After": ""},
+    {"Retry-After": "soon"},
+    {"Retry-After": "-1"},
+    {"Retry-After": "nan"},
+    {"Retry-After": "inf"},
+    {"Retry-After": "1e300"},
+    {"Retry-After": "30, 60"},
+    {"Retry-After": "6 fortnights"},
+    {"Retry-After": "2026-13-45T00:00:00Z"},
+    {"Retry-After": "Wed, 99 Nov 2026 08:49:37 GMT"},
+    {"X-RateLimit-Reset": "99999999999999999999"},
+    {"retry-after-ms": "x"},
+]
+
+
+@TWINS
+@pytest.mark.parametrize("headers", ODD, ids=str)
+def test_a_missing_or_odd_value_is_a_pause_and_a_warning_that_names_it(
+    way: str, headers: dict[str, str], warnings_logged: Any
+) -> None:
+    limiter = RateLimiter("api", "5/s")
+    assert call(way, limiter, "penalize_from", SimpleNamespace(headers=headers)) == pytest.approx(1, abs=0.01)
+    [line] = [line for line in warnings_logged() if "does not say for how long" in line]
+    assert all(repr(value) in line for value in headers.values())
+    assert headers or "no Retry-After" in line
+
+
+def test_the_pause_doubles_up_to_a_minute_and_begins_anew_after_one(clock: SimpleNamespace) -> None:
+    limiter, pauses = RateLimiter("api", "5/s"), []
+    for _ in range(8):
+        pauses.append(limiter.penalize_from(answer()))
+        limiter.penalize_from(answer())  # of a call that was under way as well
+        limiter.reset()
+        clock.time += pauses[-1] + 0.001
+    assert pauses == pytest.approx([1, 2, 4, 8, 16, 32, 60, 60], abs=0.01)
+    assert RateLimiter("other", "5/s").penalize_from(answer()) == pytest.approx(1, abs=0.01)
+    clock.time += 61
+    assert limiter.penalize_from(answer()) == pytest.approx(1, abs=0.01)
+
+
+@pytest.mark.parametrize("asked", ["600", SOON.isoformat()])
+def test_a_pause_that_max_wait_shortens_is_named(asked: str, warnings_logged: Any) -> None:
+    assert RateLimiter("api", "5/s", max_wait=10).penalize_from(answer(Retry_After=asked)) == pytest.approx(10, abs=0.5)
+    [line] = warnings_logged()
+    assert ("600 s" if asked == "600" else "a pause until 20") in line
+    assert "max_wait allows 10 s" in line
+
+
+def test_the_pause_is_of_all_tenants() -> None:
+    limiter = RateLimiter("api", "5/s", tenants="2/s")
+    limiter.tenant("acme").penalize_from(answer(Retry_After="30"))
+    assert not limiter.tenant("other").try_acquire()
+
+
+def test_what_is_no_response_is_refused() -> None:
+    for wrong in (30, "30", None, {"Retry-After": "30"}):
+        with pytest.raises(TaskLockError, match="response with .headers"):
+            RateLimiter("api", "5/s").penalize_from(wrong)
+
+
+class TestClients:
+    """Their responses, from a server."""
+
+    headers = {"Retry-After": "30", "X-Other": "1"}
+
+    def test_requests(self, service: Service) -> None:
+        response = requests.get(service(self.headers), timeout=60)
+        assert RateLimiter("api", "5/s").penalize_from(response) == pytest.approx(30, abs=0.01)
+
+    def test_httpx(self, service: Service) -> None:
+        response = httpx.get(service(self.headers), timeout=60, trust_env=False)
+        assert RateLimiter("api", "5/s").penalize_from(response) == pytest.approx(30, abs=0.01)
+
+    def test_aiohttp(self, service: Service) -> None:
+        async def main() -> float:
+            async with aiohttp.ClientSession() as session, session.get(service(self.headers)) as response:
+                return await RateLimiter("api", "5/s").apenalize_from(response)
+
+        assert asyncio.run(main()) == pytest.approx(30, abs=0.01)
