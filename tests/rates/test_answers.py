@@ -152,7 +152,7 @@ def test_the_pause_doubles_up_to_a_minute_and_begins_anew_after_one(clock: Simpl
     assert limiter.penalize_from(answer()) == pytest.approx(1, abs=0.01)
 
 
-@pytest.mark.parametrize("asked", ["600", SOON.isoformat()])
+@pytest.mark.parametrize("asked", ["600", SOON.isoformat()], ids=["seconds", "time"])
 def test_a_pause_that_max_wait_shortens_is_named(asked: str, warnings_logged: Any) -> None:
     assert RateLimiter("api", "5/s", max_wait=10).penalize_from(answer(Retry_After=asked)) == pytest.approx(10, abs=0.5)
     [line] = warnings_logged()
