@@ -21,7 +21,9 @@ MILLISECONDS = "retry-after-ms"
 HEADERS = (MILLISECONDS, "retry-after", "x-ratelimit-reset-after", "ratelimit-reset", "x-ratelimit-reset")
 """The headers that say so, the most exact one first. In the last one some services have a time, others seconds."""
 
-_EPOCH = 1_000_000_000  # from here on a number is a time: seconds since 1970; from a thousand times this on, ms
+_LEAST_TIMESTAMP = (
+    1_000_000_000  # from here on a number is a time: seconds since 1970; from a thousand times this on, ms
+)
 _PART = r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*"
 
 
@@ -81,6 +83,6 @@ def _read(value: str, header: str) -> float | datetime | None:
         return None
     if header == MILLISECONDS:
         return number / 1000
-    if number < _EPOCH:
+    if number < _LEAST_TIMESTAMP:
         return number
-    return datetime.fromtimestamp(number / 1000 if number >= 1000 * _EPOCH else number, UTC)
+    return datetime.fromtimestamp(number / 1000 if number >= 1000 * _LEAST_TIMESTAMP else number, UTC)
