@@ -21,9 +21,7 @@ MILLISECONDS = "retry-after-ms"
 HEADERS = (MILLISECONDS, "retry-after", "x-ratelimit-reset-after", "ratelimit-reset", "x-ratelimit-reset")
 """The headers that say so, the most exact one first. In the last one some services have a time, others seconds."""
 
-_LEAST_TIMESTAMP = (
-    1_000_000_000  # from here on a number is a time: seconds since 1970; from a thousand times this on, ms
-)
+_LEAST_TIMESTAMP = 1_000_000_000  # a number from here on is seconds since 1970; from a thousand times it on, ms
 _PART = r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*"
 
 
