@@ -8,6 +8,7 @@ from redis.exceptions import (
     BusyLoadingError,
     ClusterDownError,
     ReadOnlyError,
+    RedisError,
     ResponseError,
 )
 
@@ -19,6 +20,16 @@ NO_PASSWORD = ("NOAUTH", "unauthenticated")
 request of more than ten arguments is not read."""
 
 
+class NotConnected(RedisError):
+    """A connection could not be made, and neither the network nor the server is the reason.
+
+    For example a credential provider, an option or a certificate. Another process may well be connected.
+    """
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(f"{type(error).__name__}: {error}")
+
+
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
     """Return the exception for the caller, with the cause and a hint. ``doubt``: the request may have been executed."""
     down = serves_nobody(error)
@@ -26,11 +37,14 @@ def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable
         hint = "a key of this lock is something else's: delete it, or choose another TASKLOCK['KEY_PREFIX']"
     elif isinstance(error, AuthenticationError) or any(words in str(error) for words in NO_PASSWORD):
         hint = "the password in TASKLOCK['LOCATION'] is missing or wrong"
+    elif isinstance(error, NotConnected):
+        hint = "see TASKLOCK['LOCATION'], and the options that its cache alias gives to connections"
     elif is_local_fault(error):
         hint = "this process or machine has no room for another connection; Redis itself may well be up"
     else:
         hint = "see TASKLOCK['LOCATION']"
-    what = "Redis could not be asked" if down or is_local_fault(error) else "Redis refused"
+    unasked = down or isinstance(error, NotConnected) or is_local_fault(error)
+    what = "Redis could not be asked" if unasked else "Redis refused"
     return BackendUnavailable(f"{what} ({type(error).__name__}: {error}); {hint}", doubt=doubt, down=down)
 
 
@@ -38,7 +52,7 @@ def serves_nobody(error: BaseException) -> bool:
     """Tell whether the server serves no client, as far as is known. False: it refused this request, or this client."""
     if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
         return True  # MASTERDOWN is recognized by its text
-    if isinstance(error, ResponseError | AuthenticationError | AuthorizationError) or FULL in str(error):
+    if isinstance(error, ResponseError | AuthenticationError | AuthorizationError | NotConnected) or FULL in str(error):
         return False
     return not is_local_fault(error)
 

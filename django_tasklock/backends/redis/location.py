@@ -24,6 +24,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from django_tasklock.backends.redis.sentinel import SCHEMES as SENTINEL_SCHEMES, sentinel_pool
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.texts import without_password
 
 TIMEOUT = 0.9
@@ -75,7 +76,23 @@ def async_pool(location: str) -> redis.asyncio.ConnectionPool:
     return redis.asyncio.ConnectionPool(connection_class=kind, **kwargs)
 
 
+class UnknownConnection(TaskLockError, ImproperlyConfigured):
+    """The connections of ``TASKLOCK["LOCATION"]`` are of a class that this package does not know."""
+
+
 def _source(location: str) -> redis.ConnectionPool:
+    pool = _named_pool(location)
+    kind = pool.connection_class
+    if kind.__module__.partition(".")[0] != "redis":  # its counterpart for coroutines is not known, nor where it leads
+        raise UnknownConnection(
+            f"TASKLOCK['LOCATION'] {without_password(location)!r} makes connections of the class {kind.__module__}."
+            f"{kind.__qualname__}, which is not one of redis-py's: locks cannot use it. In tests, use the memory store:"
+            " TASKLOCK = {'BACKEND': 'django_tasklock.backends.memory.MemoryBackend'}; otherwise name a redis:// URL"
+        )
+    return pool
+
+
+def _named_pool(location: str) -> redis.ConnectionPool:
     if location.startswith(URL_SCHEMES):
         return redis.ConnectionPool.from_url(location)
     if location.startswith(SENTINEL_SCHEMES):

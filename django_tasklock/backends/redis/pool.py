@@ -18,6 +18,7 @@ import redis
 from redis.exceptions import RedisError
 
 from django_tasklock.backends.contract.refusals import FULL
+from django_tasklock.backends.redis.errors import NotConnected
 from django_tasklock.backends.redis.location import pools
 
 T = TypeVar("T")
@@ -70,8 +71,17 @@ class Idle(Generic[T]):
 
 def make(pool: redis.ConnectionPool) -> Any:
     """Return a new connection, authenticated, its database selected. No other connection is left open, nor any after an
-    interruption.
+    interruption. Raises redis-py's errors, and ``OSError``.
     """
+    try:
+        return _make(pool)
+    except (RedisError, OSError):
+        raise
+    except Exception as error:
+        raise NotConnected(error) from error
+
+
+def _make(pool: redis.ConnectionPool) -> Any:
     connection = pool.connection_class(**pool.connection_kwargs)
     try:
         try:
