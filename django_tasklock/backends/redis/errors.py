@@ -20,6 +20,11 @@ NO_PASSWORD = ("NOAUTH", "unauthenticated")
 request of more than ten arguments is not read."""
 
 
+# Of Python's own, because any other exception may come from a signal handler: a soft time limit, for example.
+MISTAKES = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
+"""Errors that a wrong option, a credential provider or a certificate causes as a connection is made."""
+
+
 class NotConnected(RedisError):
     """A connection could not be made, and neither the network nor the server is the reason.
 

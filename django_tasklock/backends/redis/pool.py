@@ -18,7 +18,7 @@ import redis
 from redis.exceptions import RedisError
 
 from django_tasklock.backends.contract.refusals import FULL
-from django_tasklock.backends.redis.errors import NotConnected
+from django_tasklock.backends.redis.errors import MISTAKES, NotConnected
 from django_tasklock.backends.redis.location import pools
 
 T = TypeVar("T")
@@ -75,9 +75,7 @@ def make(pool: redis.ConnectionPool) -> Any:
     """
     try:
         return _make(pool)
-    except (RedisError, OSError):
-        raise
-    except Exception as error:
+    except MISTAKES as error:
         raise NotConnected(error) from error
 
 

@@ -19,7 +19,7 @@ import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
 from django_tasklock.backends.contract.refusals import FULL
-from django_tasklock.backends.redis.errors import NotConnected
+from django_tasklock.backends.redis.errors import MISTAKES, NotConnected
 from django_tasklock.backends.redis.location import TIMEOUT, pools
 from django_tasklock.backends.redis.pool import is_full, lost_in_handshake
 from django_tasklock.backends.redis.reader import reader
@@ -304,9 +304,7 @@ async def make(pool: redis.asyncio.ConnectionPool) -> Any:
     """Do what ``pool.make`` does, for coroutines."""
     try:
         return await _make(pool)
-    except (RedisError, OSError):
-        raise
-    except Exception as error:
+    except MISTAKES as error:
         raise NotConnected(error) from error
 
 
