@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from typing import TypeVar
 
 import pytest
 import redis
@@ -29,6 +30,7 @@ from tests.support.stores import an_ask, eventually, granted
 
 pytestmark = pytest.mark.redis
 NAME = "video:1"
+T = TypeVar("T")
 
 
 @pytest.fixture
@@ -66,6 +68,17 @@ def test_a_lock_ends_where_it_is_kept_longest_whichever_clock_is_ahead(lefts: tu
     found = most_of([first, second])
     assert found.ttl == (None if None in lefts else 60_000)
     assert found.instances == 2
+
+
+def unstalled(work: Callable[[], T]) -> T:
+    """What it returns once all that are needed for it have answered in time: a machine may stall for a moment."""
+
+    def once() -> tuple[T] | None:
+        with suppress(BackendUnavailable):
+            return (work(),)
+        return None
+
+    return eventually(once, 60)[0]
 
 
 def flush(number: int) -> None:
@@ -319,7 +332,7 @@ class TestGivenBack:
     def test_one_that_was_not_there_has_it_with_the_next_renewal(self, backend, proxies):
         proxies[2].fault(anything, times=-1, unsent=True)
         mine = an_ask(NAME)
-        fence = granted(backend.acquire(mine)).fence
+        fence = granted(unstalled(lambda: backend.acquire(mine))).fence
         assert tokens()[2] is None
         proxies[2].heal()
         eventually(lambda: self.renewed(backend, mine, 60_000) == [mine.token.encode()] * 3)
@@ -344,10 +357,12 @@ class TestGivenBack:
     def test_not_on_one_that_abstains(self, backend, proxies):
         granted(backend.acquire(mine := an_ask(NAME)))
         flush(1)
-        granted(backend.acquire(other := an_ask("other")))  # the lease of the first is 60 s: so long it abstains
-        backend.release("other", other.token)
-        for _ in range(3):
-            assert self.renewed(backend, mine, 60_000)[1] is None
+        other = an_ask("other")
+        granted(unstalled(lambda: backend.acquire(other)))  # the lease of the first is 60 s: so long one abstains
+        unstalled(lambda: backend.release("other", other.token))
+        for _ in range(3):  # both others must answer in time, and the machine may stall for a moment
+            eventually(lambda: backend.renew([Renewal(NAME, mine.token, 60_000)]) == [RenewalResult.RENEWED], 60)
+            assert tokens()[1] is None
 
     def test_nothing_is_replaced(self, backend):
         """What a minority has of somebody else ends with its lease."""

@@ -144,7 +144,7 @@ def granted(answer: Grant | Busy) -> Grant:
     return answer
 
 
-def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
+def eventually(condition: Callable[[], T], seconds: float = 30.0) -> T:
     """What ``condition`` returns once that is true; it must be so within ``seconds``."""
     ends, pause = time.monotonic() + seconds, 0.002
     while not (value := condition()):
