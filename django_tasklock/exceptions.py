@@ -85,12 +85,16 @@ class ReleaseAsked(TaskLockError):
 class GuardRejected(TaskLockError):
     """The row was not in a state that could be claimed, or there is no such row.
 
-    ``state``: the state of the row, ``None`` if there is no row.
+    ``state``: the state of the row, ``None`` if there is no row. ``reason``: as in the result of a skipped call,
+    ``"invalid_state"`` or ``"missing"``.
     """
 
-    def __init__(self, message: str, *, name: str | None = None, state: object = None) -> None:
+    def __init__(
+        self, message: str, *, name: str | None = None, state: object = None, reason: str = "invalid_state"
+    ) -> None:
         super().__init__(message, name=name)
         self.state = state
+        self.reason = reason
 
 
 class StaleClaim(TaskLockError):

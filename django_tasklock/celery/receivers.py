@@ -35,6 +35,7 @@ from django_tasklock.celery.rates.reservations import RATE
 from django_tasklock.celery.rates.spread import pop_published_reservation
 from django_tasklock.celery.rates.turns import take_turn
 from django_tasklock.celery.task import OnceTask
+from django_tasklock.celery.uncommitted import warn_uncommitted
 from django_tasklock.conf import get_settings
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import CrashLoop, StaleClaim
@@ -126,6 +127,8 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
     header = headers[HEADER] = bind_header(header, sender, fields.get("id"))
     if reservation is not None:
         header[RATE] = reservation
+    if task is not None and "at" not in header and not fields.get("eta"):  # not if it is sent again, or due later
+        warn_uncommitted(task, header)
     retries = fields.get("retries") or 0
     if (header.get("at") or (0, -1))[1] != retries:
         header["at"] = (time.time(), retries)

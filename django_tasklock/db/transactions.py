@@ -71,28 +71,36 @@ def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, *
 connection_created.connect(_record, dispatch_uid="tasklock.transactions")
 
 
+def open_transactions() -> list[str]:
+    """Return the aliases of the databases on which this thread is inside of ``atomic()``, ``TestCase``'s own aside."""
+    connections = [one() for one in _threads.__dict__.get("seen", ())]
+    return [
+        one.alias
+        for one in connections
+        if one is not None
+        and one.in_atomic_block
+        and any(not getattr(block, "_from_testcase", False) for block in one.atomic_blocks)
+    ]
+
+
 def warn_uncommitted(name: str) -> None:
     """Warn, once per process, that a lock was released although the work under it is not committed yet.
 
-    The transaction of a ``TestCase`` does not count as the caller's. The thread of an event loop has none.
+    The thread of an event loop has no transactions.
     """
     global _has_warned
     if _has_warned:
         return
-    for one in _threads.__dict__.get("seen", ()):
-        connection = one()
-        if connection is None or not connection.in_atomic_block:
-            continue
-        if any(not getattr(block, "_from_testcase", False) for block in connection.atomic_blocks):
-            _has_warned = True
-            logger.warning(
-                "lock %r was released inside of atomic() on database %r: its next holder does not see what was"
-                " written under it, and may overwrite it. Acquire the lock outside of atomic(), or release it with"
-                " transaction.on_commit(lock.release). This warning is logged once per process",
-                name,
-                connection.alias,
-            )
-            return
+    for alias in open_transactions():
+        _has_warned = True
+        logger.warning(
+            "lock %r was released inside of atomic() on database %r: its next holder does not see what was"
+            " written under it, and may overwrite it. Acquire the lock outside of atomic(), or release it with"
+            " transaction.on_commit(lock.release). This warning is logged once per process",
+            name,
+            alias,
+        )
+        return
 
 
 def forget() -> None:

@@ -50,6 +50,9 @@ class CallStrategy(ABC):
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
 
+    def await_row(self, error: GuardRejected) -> None:
+        """Postpone a call whose row does not exist, by an exception. Returns where a call cannot be postponed."""
+
     def leave(self, error: BaseException | None, lease: Lease) -> None:
         """Release ``lease``. ``error``: the exception that ended the call."""
         self.options.lock.leave_and_release(lease)
@@ -159,12 +162,14 @@ class Call:
             await self.strategy.aleave(error)
 
     def _rejected(self, error: GuardRejected) -> bool:
+        if error.reason == "missing":
+            self.strategy.await_row(error)
         if self.options.on_conflict in ("raise", "wait"):
             raise error
         state = error.state
         self.skipped = {
             "status": "skipped",
-            "reason": "invalid_state",
+            "reason": error.reason,
             "name": self.lock.name,
             "state": state if state is None or isinstance(state, str | int | float | bool) else str(state),
         }

@@ -161,8 +161,10 @@ def model_lock(
     ``model`` is a model or a label such as ``"videos.Video"``; ``pk`` is the name of the argument with the row's
     primary key. The row is claimed before the body and closed as ``done`` or ``failed`` after it, or made claimable
     again if Celery will retry. For a row that is not claimable the call returns ``{"status": "skipped", "reason":
-    "invalid_state", "state": ..., ...}``, with the ``state`` ``None`` if there is no such row, or, with
-    ``on_conflict="raise"`` or ``"wait"``, raises ``GuardRejected``. In the body, ``current_claim()`` writes to the row.
+    "invalid_state", "state": ..., ...}``, with the ``reason`` ``"missing"`` if there is no such row, or, with
+    ``on_conflict="raise"`` or ``"wait"``, raises ``GuardRejected``. As the body of a Celery task, a call without a row
+    is tried again for the guard's ``missing_timeout``; then the task fails with ``GuardRejected``. In the body,
+    ``current_claim()`` writes to the row.
 
     The claim excludes a second body also where the store is down and the policy ``"run"`` goes on without the lock.
     If the ``timeout`` is over an hour, the thread's database connection is closed before the body, unless

@@ -203,9 +203,15 @@ class Claim:
         rows_of_model = self._all_rows()
         rows = rows_of_model.filter(where)
         same = None if self.has_columns else rows.filter(**{self.guard.field: self._state})
-        claimed = write(rows, self.pk, values, same=same)
         columns = (TOKEN, EPOCH) if self.has_columns else ()
-        found = rows_of_model.filter(pk=self.pk).values_list(self.guard.field, *columns).first()
+
+        def attempt() -> tuple[bool, tuple[Any, ...] | None]:
+            claimed = write(rows, self.pk, values, same=same)
+            return claimed, rows_of_model.filter(pk=self.pk).values_list(self.guard.field, *columns).first()
+
+        claimed, found = attempt()
+        if not claimed and found is not None and found[0] in self.guard.claim_from:
+            claimed, found = attempt()  # it may have been committed between the UPDATE and the read
         if (
             found is not None and not claimed and self._is_repeated and self._sent
         ):  # the answer to the first commit was lost
@@ -317,6 +323,7 @@ def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: S
     """Log, signal and return the error for a row that cannot be claimed. ``row``: its values, the state first."""
     label = model._meta.label
     state = None if row is None else row[0]
+    reason = "missing" if row is None else "invalid_state"
     if row is None:
         text = f"there is no {label} {pk!r} to claim{_or_hidden(model)}"
     elif state in guard.claim_from:
@@ -326,7 +333,7 @@ def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: S
         text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"
     logger.info("not claimed: %s", text)
     signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
-    return GuardRejected(text, name=f"{label}:{pk}", state=state)
+    return GuardRejected(text, name=f"{label}:{pk}", state=state, reason=reason)
 
 
 def _or_hidden(model: type[Model]) -> str:

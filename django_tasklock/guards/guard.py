@@ -18,6 +18,7 @@ from django.db import router
 from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q, TextField
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
+from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.writes import write
 
@@ -62,7 +63,9 @@ class StateGuard:
     ``field``: the state column. ``claim_from``: the claimable states. ``exclude``: rows that are not claimable,
     whatever their state: a ``Q``, ``Exists`` or dict of lookups. ``claim_as``: the state while the body runs. ``done``,
     ``failed``: the closing states; ``None`` leaves the state as it is. ``retry``: the state of a row whose body will be
-    run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``.
+    run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``. ``missing_timeout``:
+    seconds for which the message of a Celery task is tried again while its row does not exist, as its transaction may
+    not be committed yet; then the task fails.
 
     Rows are read and written through the model's ``_base_manager``; a row that it leaves out counts as missing.
 
@@ -79,6 +82,7 @@ class StateGuard:
         failed: Any = None,
         retry: Any = None,
         exclude: Q | Exists | Mapping[str, Any] | None = None,
+        missing_timeout: Duration = 30,
     ) -> None:
         if isinstance(claim_from, str):
             raise TaskLockError(
@@ -108,6 +112,7 @@ class StateGuard:
                 )
             retry = claim_as if claim_as in self.claim_from else self.claim_from[0]
         self.retry = retry
+        self.missing_timeout = milliseconds(missing_timeout, "missing_timeout") / 1000
         self._fits: WeakSet[type[Model]] = WeakSet()
 
     def __getstate__(self) -> dict[str, Any]:

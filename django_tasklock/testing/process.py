@@ -13,6 +13,7 @@ REMEMBERING = (
     "django_tasklock.locks.lease",
     "django_tasklock.locks.ownership",
     "django_tasklock.db.transactions",
+    "django_tasklock.celery.uncommitted",
     "django_tasklock.rates.limiter_view",
     "django_tasklock.rates.terms",
     "django_tasklock.rates.outage",

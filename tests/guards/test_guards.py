@@ -98,7 +98,7 @@ class TestClaiming:
             f"{label} {row.pk} cannot be claimed: its status is 'ready',"
             " not one of 'uploading', 'processing', 'transcoding'"
         )
-        assert caught.value.state == "ready"
+        assert (caught.value.state, caught.value.reason) == ("ready", "invalid_state")
         assert caught.value.name == f"{label}:{row.pk}"
         assert told == [{"sender": f"{label}:{row.pk}", "model": model, "pk": row.pk, "state": "ready"}]
         assert [record.levelname for record in caplog.records] == ["INFO"]
@@ -117,8 +117,20 @@ class TestClaiming:
     def test_a_row_that_is_gone_is_rejected(self, model):
         with heard(claim_rejected) as told, pytest.raises(GuardRejected, match="^there is no testapp") as caught:
             Claim.take(model, 424242, GUARD, new_token())
-        assert caught.value.state is None
+        assert (caught.value.state, caught.value.reason) == (None, "missing")
         assert told[0]["pk"] == 424242
+
+    @both
+    def test_a_row_that_is_committed_between_the_update_and_the_read_is_claimed(self, model):
+        def commit_late(execute, sql, params, many, context):
+            result = execute(sql, params, many, context)
+            if sql.startswith("UPDATE") and not model.objects.exists():
+                model.objects.create(pk=424242)
+            return result
+
+        with connection.execute_wrapper(commit_late):
+            assert Claim.take(model, 424242, GUARD, new_token()).valid
+        assert states(model.objects.get())[0] == "processing"
 
     def test_a_row_that_its_base_manager_hides_is_rejected_with_that_reason(self):
         draft = Draft.objects.create(hidden=True)

@@ -38,15 +38,19 @@ def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
     raise Rejected(str(error))
 
 
-def defer(message: Message, lock: Acquirable, seconds: float | None = None, **header: Any) -> NoReturn:
-    """Send the message again, for ``seconds`` from now, by default a backoff. Uses no retry. Raises ``Retry``."""
+def defer(message: Message, lock: Acquirable, seconds: float | None = None, why: str = "", **header: Any) -> NoReturn:
+    """Send the message again, for ``seconds`` from now, by default a backoff. Uses no retry. Raises ``Retry``.
+
+    ``why``: by default that the lock is busy.
+    """
     app = message.task.app
     seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(app) / 2)
     seconds = max(seconds, shortest_countdown(app))
     cancel_reservation(message.task, message.request)
     header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
     send(message.to_signature(countdown=seconds, **header), message.task)
-    raise Retry(f"{lock.noun} {lock.name!r} is busy, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
+    why = why or f"{lock.noun} {lock.name!r} is busy"
+    raise Retry(f"{why}, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
 def backoff(message: Message, lock: Acquirable) -> float:

@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from functools import cached_property
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from celery.exceptions import Ignore, Retry
 
@@ -316,11 +316,11 @@ class History:
         except Exception as error:
             logger.warning("%s[%s]: its row was not removed: %s", self.message.task.name, self.message.id, error)
 
-    def defer(self) -> NoReturn:
+    def defer(self, **how: Any) -> NoReturn:
         """Defer the message: the broker then has it with its number of crashes, and it has no row."""
         crashes = self.crashes
         try:
-            defer(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None)
+            defer(self.message, self.lock, crashes=(crashes, self.message.retries) if crashes else None, **how)
         except Retry:
             if self.row is not None:
                 self.remove_row()

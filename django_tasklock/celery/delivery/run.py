@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from functools import cached_property
 from typing import cast
 
@@ -20,13 +21,15 @@ from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.state import DeliveryState, state_of
 from django_tasklock.decorators.call import CallStrategy, Skipped, skip, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
-from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.exceptions import BackendUnavailable, GuardRejected
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 
 logger = logging.getLogger("django_tasklock")
+
+FIRST_PAUSE = 0.5  # seconds until a message whose row is missing is tried again
 
 
 class TaskCall(CallStrategy):
@@ -189,6 +192,28 @@ class TaskCall(CallStrategy):
         except DOWN as error:
             logger.warning("%s[%s]: its start was not counted: %s", self.message.task.name, self.message.id, error)
         return None
+
+    def await_row(self, error: GuardRejected) -> None:
+        """Send the message again, as the transaction that creates its row may still be open; or fail after a while.
+
+        The pauses grow with the time since the first try: half a second, the same, 1, 2, 4 seconds and so on.
+        """
+        assert self.options.row is not None
+        patience, now = self.options.row.guard.missing_timeout, time.time()
+        since, retries = self.message.header.get("missing") or (now, self.message.retries)
+        if retries != self.message.retries:  # of an earlier try, which had found its row
+            since = now
+        waited = max(0.0, now - since)
+        if waited < patience:
+            self.state.kept_lock = None
+            pause = min(max(FIRST_PAUSE, waited), patience - waited)
+            self.history.defer(seconds=pause, why=str(error), missing=(since, self.message.retries), kept=None)
+        raise GuardRejected(
+            f"{error}, and it was not created within {patience:g} s. If the transaction that creates it also publishes"
+            " the task, publish that with delay_on_commit(), or in transaction.on_commit()",
+            name=error.name,
+            reason=error.reason,
+        )
 
     def leave(self, error: BaseException | None, lease: Lease) -> None:
         """Leave the line and close the row, then release the lock, so that the next holder sees neither."""
