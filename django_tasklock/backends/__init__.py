@@ -14,6 +14,7 @@ from django.utils.module_loading import import_string
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Settings, get_settings
+from django_tasklock.process import check_process
 from django_tasklock.texts import without_password
 
 __all__ = ["Backend", "LockStore", "get_backend", "reset", "resolve"]
@@ -37,6 +38,7 @@ def get_backend() -> LockStore:
     setting.
     """
     global current
+    check_process()
     found = current
     if found is None:
         with _creation_lock:  # a second one would keep its connections open

@@ -11,7 +11,6 @@ import asyncio
 import functools
 import inspect
 import logging
-import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
@@ -26,6 +25,7 @@ from django.db.backends.signals import connection_created
 
 from django_tasklock.db.threads import run_to_end
 from django_tasklock.db.transactions import in_callers_transaction
+from django_tasklock.process import check_process
 
 logger = logging.getLogger("django_tasklock")
 F = TypeVar("F", bound=Callable[..., Any])
@@ -126,7 +126,6 @@ class Scope:
         self.long = long
         self._outer: Scope | None = None
         self._key: Hashable = None
-        self._process = 0
         self._ended = False
 
     @classmethod
@@ -142,7 +141,6 @@ class Scope:
         return scope
 
     def _begin(self) -> None:
-        self._process = os.getpid()
         self._key = _thread_or_loop()
         self._outer = _scope.get()
         self.active.setdefault(self._key, []).append(self)
@@ -188,8 +186,9 @@ class Scope:
 
     def _leave(self) -> bool:
         """Leave the list of active scopes; return whether connections are to be closed."""
-        if self._ended or self._process != os.getpid():  # a forked child returns from its parent's body
+        if self._ended:
             return False
+        check_process()  # a child leaves the body of its parent: what it closes is its own
         if _scope.get() is self:
             _scope.set(self._outer)
         peers = self.active.get(self._key, [])

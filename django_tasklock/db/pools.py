@@ -1,7 +1,7 @@
 """Figures of this process's database connections: from a pool's own counters, else from a record of those created.
 
-Also the handling of pools in forks: a pool that a worker's main process has opened (one of its threads has) is
-inherited by every child, with the same sockets and without the pool's threads. The child discards it.
+Also the handling of connections and pools in forks: a child inherits those that are open, with the same sockets, and a
+pool without its threads. The child discards them, and opens its own.
 """
 
 from __future__ import annotations
@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-import threading
 import time
 import weakref
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
+
+from django_tasklock.db.transactions import in_callers_transaction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,18 +44,22 @@ class Figures:
     """The number of threads that wait for a connection."""
 
 
-_created: weakref.WeakKeyDictionary[BaseDatabaseWrapper, float] = weakref.WeakKeyDictionary()
-_created_lock = threading.Lock()
-_inherited_pools: list[Any] = []  # never collected: that would close their connections
+class _Opening(NamedTuple):
+    at: float  # monotonic
+    process: int  # its pid
+
+
+# Of both, each access is one step of the interpreter: a thread of the parent might hold a lock at a fork.
+_created: weakref.WeakKeyDictionary[BaseDatabaseWrapper, _Opening] = weakref.WeakKeyDictionary()
+_pools: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()  # the pid of the process that has opened it
+_inherited: list[Any] = []  # never collected: that would close their connections
 
 
 def figures(alias: str) -> Figures:
     """Return the figures of the database ``alias``, without a query. A pool that was not used yet is empty."""
     pool = _pool(alias)
     if pool is None:
-        with _created_lock:
-            known = list(_created)
-        return Figures(checked_out=sum(one.alias == alias and one.connection is not None for one in known))
+        return Figures(checked_out=sum(one.alias == alias for one in opened()))
     stats = pool.get_stats()
     size, idle, least = stats["pool_size"], stats["pool_available"], stats["pool_min"]
     return Figures(
@@ -70,17 +75,18 @@ def figures(alias: str) -> Figures:
 
 def opened() -> list[BaseDatabaseWrapper]:
     """Return the open connections of all threads of this process."""
-    with _created_lock:
-        known = list(_created)
-    return [one for one in known if one.connection is not None]
+    return [one for one, _ in _openings()]
+
+
+def _openings() -> list[tuple[BaseDatabaseWrapper, _Opening]]:
+    found = [(one, _created.get(one)) for reference in _created.keyrefs() if (one := reference()) is not None]
+    return [(one, opening) for one, opening in found if opening is not None and one.connection is not None]
 
 
 def longest_held(alias: str) -> float:
     """Return the seconds since the oldest open connection of this process to ``alias`` was opened; 0: there is none."""
-    with _created_lock:
-        known = list(_created.items())
     now = time.monotonic()
-    return max([now - since for one, since in known if one.alias == alias and one.connection is not None], default=0.0)
+    return max([now - opening.at for one, opening in _openings() if one.alias == alias], default=0.0)
 
 
 def timeouts(alias: str) -> int:
@@ -98,25 +104,46 @@ def _pool(alias: str) -> Any:
 
 def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
     if connection is not None:
-        with _created_lock:
-            _created[connection] = time.monotonic()
+        _created[connection] = _Opening(time.monotonic(), os.getpid())
+        if (pool := getattr(connection, "pool", None)) is not None:
+            _pools.setdefault(pool, os.getpid())
 
 
 def after_fork() -> None:
-    """Discard the parent's pools, whose sockets this process has inherited, without sending anything on them."""
-    global _created, _created_lock
-    _created, _created_lock = weakref.WeakKeyDictionary(), threading.Lock()
+    """Discard the parent's connections and pools, without sending anything on the sockets, which are the parent's.
+
+    If the fork is noticed late, this process may have opened some of its own, which stay.
+    """
+    here = os.getpid()
+    for wrapper, opening in _openings():
+        if opening.process != here:
+            _created.pop(wrapper, None)
+            _discard(wrapper)
     module = sys.modules.get("django.db.backends.postgresql.base")
     if module is None:
         return
-    inherited = module.DatabaseWrapper._connection_pools
-    for pool in inherited.values():
-        _inherited_pools.append(pool)
+    pools = module.DatabaseWrapper._connection_pools
+    for alias, pool in list(pools.items()):
+        if _pools.get(pool) == here:
+            continue
+        del pools[alias]
+        _inherited.append(pool)
         for connection in list(getattr(pool, "_pool", ())):
             _mute(connection)
         with contextlib.suppress(AttributeError):
             pool._closed = True  # otherwise it waits for its threads when this process ends
-    inherited.clear()
+
+
+def _discard(wrapper: Any) -> None:
+    """Let the next query on an inherited connection open another. In an open transaction it would be lost, so not."""
+    if in_callers_transaction(wrapper):
+        return
+    if wrapper.vendor != "sqlite":
+        _mute(wrapper.connection)
+        _inherited.append(wrapper.connection)
+    elif wrapper.connection.in_transaction or wrapper.is_in_memory_db():
+        return
+    wrapper.connection = None
 
 
 def _mute(connection: Any) -> None:

@@ -30,6 +30,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.reconcile import AGAIN, Reconciler, close_idle_quietly
 from django_tasklock.logs import log
+from django_tasklock.process import check_process
 from django_tasklock.types import AcquireRequest, Renewal, RenewalResult, monotonic
 
 EXIT_TIMEOUT = 5.0  # seconds by which the exit of a process is delayed at most, to release what it has left
@@ -90,6 +91,7 @@ class Heartbeat:
 
         Return whether all are.
         """
+        check_process()
         ends = monotonic() + seconds
         while not self.reconciler.settled and monotonic() < ends:
             if not self.alive:  # an exiting process cannot start a thread
@@ -99,6 +101,7 @@ class Heartbeat:
 
     def ensure_alive(self) -> None:
         """Start the thread again if it is missing although it is needed."""
+        check_process()
         if (self._held or self.reconciler) and not self.alive:
             self.wake_thread()
 
@@ -110,6 +113,7 @@ class Heartbeat:
     @property
     def alive(self) -> bool:
         """Whether the thread runs. It does not have to while no lock has a lease."""
+        check_process()
         thread = self.thread
         return thread is not None and thread.is_alive()
 
@@ -121,6 +125,7 @@ class Heartbeat:
         return max((seconds for seconds, third in late if seconds > third), default=0.0)
 
     def __len__(self) -> int:
+        check_process()
         return len(self._held)
 
     def __contains__(self, token: object) -> bool:

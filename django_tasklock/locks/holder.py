@@ -12,23 +12,29 @@ from functools import cache, lru_cache
 from pathlib import Path
 
 from django_tasklock import host
+from django_tasklock.process import check_process
 from django_tasklock.types import Holder, Record
 
 RENEWED = 250
 """Milliseconds by which the expiry of a lock must be before its timeout, for it to have a lease that is renewed."""
-BOOT = os.urandom(6).hex()
-"""Distinguishes this process from an earlier one with the same host name and pid. New after a fork."""
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes a new one for each call
 
 
 def holder_json(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
     """Return this process and its task, by default the running one, as a JSON object: see ``Holder``."""
+    check_process()
     if task is None and host.current.runs_task():
         task = host.current.current_task()
     if task is None and not (row or kept or limit):
         return _alone()
     return _json(task, row, kept, limit)
+
+
+def boot() -> str:
+    """Return what distinguishes this process from an earlier one with the same host name and pid. New after a fork."""
+    check_process()
+    return _boot()
 
 
 def alive(holder: Holder) -> bool | None:
@@ -37,7 +43,7 @@ def alive(holder: Holder) -> bool | None:
     Only the kernel and pid namespace of the holder can say so. A later process with the same pid is recognized by its
     start time. A zombie process is dead.
     """
-    if holder.boot == BOOT:
+    if holder.boot == boot():
         return True
     machine, _, began = holder.proc.rpartition(":")
     if not machine or machine != this_machine():
@@ -76,9 +82,14 @@ def _exists(pid: int) -> bool | None:
 
 
 @cache
+def _boot() -> str:
+    return os.urandom(6).hex()
+
+
+@cache
 def _process() -> dict[str, object]:
     pid = os.getpid()
-    known: dict[str, object] = {"host": socket.gethostname(), "pid": pid, "boot": BOOT}
+    known: dict[str, object] = {"host": socket.gethostname(), "pid": pid, "boot": _boot()}
     state = _state(pid)
     if state is not None and this_machine():
         known["proc"] = f"{this_machine()}:{state[1]}"
@@ -134,8 +145,7 @@ def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
 
 def after_fork() -> None:
     """Forget what describes the parent process."""
-    global BOOT
-    BOOT = os.urandom(6).hex()
+    _boot.cache_clear()
     _process.cache_clear()
     _alone.cache_clear()
     _of_task.cache_clear()

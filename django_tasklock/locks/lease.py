@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from django_tasklock.process import check_process
 from django_tasklock.types import Grant, monotonic
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Lease:
     @property
     def inherited(self) -> bool:
         """Whether it belongs to the process that this one was forked from."""
+        check_process()
         return self.generation != generation
 
 

@@ -19,7 +19,6 @@ from functools import partial
 from types import FrameType, TracebackType
 from typing import ClassVar, Self, cast
 
-from django_tasklock import backends
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
@@ -672,7 +671,7 @@ class TaskLock(Acquirable):
         return each_of(self.name)
 
     def _store(self) -> LeaseStore:
-        store = backends.current or get_backend()
+        store = get_backend()
         return store if type(self.name) is str else store.several
 
     def _busy(self, answer: Busy) -> TaskLockAcquireError:

@@ -15,6 +15,7 @@ from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import lease as leases
 from django_tasklock.locks.lease import Lease
 from django_tasklock.names import each_of
+from django_tasklock.process import check_process
 from django_tasklock.types import Record
 
 MOST_PREDECESSORS = 8
@@ -143,6 +144,7 @@ def current_owner() -> Owner:
     coroutine. A coroutine that ``async_to_sync`` runs shares the leases of its caller, which waits for it; the tasks
     that the coroutine starts do not.
     """
+    check_process()
     if asyncio._get_running_loop() is not None:
         task = asyncio.current_task()
         if task is not None:

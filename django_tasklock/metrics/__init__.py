@@ -15,6 +15,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock import signals
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.process import check_process
 
 _EVENTS = {
     signals.lock_conflict: "conflicts_{action}",
@@ -66,6 +67,7 @@ def snapshot() -> dict[str, int]:
     for each action on a busy lock such as ``conflicts_skip``, and for rate limits ``rates_refused`` and others. Events
     that are not counted are missing.
     """
+    check_process()
     with _mutex:
         return dict(_counts)
 
@@ -75,6 +77,7 @@ def limiters() -> dict[str, dict[str, int]]:
     ``late``, ``pushback``, ``unavailable_closed`` ..., and ``waited_ms``. All tenants of a limiter are counted
     together, as ``tavily:tenant``.
     """
+    check_process()
     with _mutex:
         return {name: dict(counts) for name, counts in _limiters.items()}
 
@@ -133,6 +136,7 @@ def collector(*, store: bool = False) -> Any:
 
 def _count(template: str, number: int, **details: object) -> None:
     what = template.format_map(details)
+    check_process()
     with _mutex:
         _counts[what] = _counts.get(what, 0) + number
 
@@ -158,6 +162,7 @@ def _count_rate(
 ) -> None:
     name, is_tenant = _limiter_label(sender)
     what, event = _count_names(template, how, action)
+    check_process()
     with _mutex:
         if not is_tenant:  # a tenant's call is counted at the shared limit, too
             _counts[what] = _counts.get(what, 0) + 1

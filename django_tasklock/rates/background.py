@@ -13,6 +13,7 @@ from django.db import connections
 
 from django_tasklock.backends.contract.rates import Booked
 from django_tasklock.logs import log
+from django_tasklock.process import check_process
 from django_tasklock.rates.stored import StoredLimit
 
 T = TypeVar("T")
@@ -28,6 +29,7 @@ class BackgroundWork:
 
     def submit(self, work: Callable[[], object]) -> None:
         """Run ``work``, which does not raise, in the background."""
+        check_process()
         self._work.append(work)
         with self._lock:
             if self._thread is None:

@@ -30,7 +30,7 @@ from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.celery.parking.rows import session
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.holder import BOOT, holder_json
+from django_tasklock.locks.holder import boot, holder_json
 from django_tasklock.models import CountRow, ParkedMessage
 from django_tasklock.operations.parked.listing import ParkedQuery
 from django_tasklock.types import AcquireRequest, Grant
@@ -978,10 +978,10 @@ class TestTable:
 
     def test_what_may_wait_again_is_not_forgotten(self):
         self.park("a")
-        assert not parking.remove("a", of=BOOT)
+        assert not parking.remove("a", of=boot())
         parking.mark_started("n", 1, "queue", "a.task", "a", "{}", holder_json(), 0)
         assert not parking.remove("a", of="another")
-        assert parking.remove("a", of=BOOT)
+        assert parking.remove("a", of=boot())
 
     def test_keys_one_after_the_other(self):
         for name in "abc":

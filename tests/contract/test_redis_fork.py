@@ -21,6 +21,7 @@ from django_tasklock import TaskLock, acquire_task_lock, release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released
+from tests.support.processes import fork_in_c
 from tests.support.stores import an_ask, granted
 
 name = sys.argv[1]
@@ -47,7 +48,7 @@ assert heartbeat.alive
 parents = get_backend()
 before = end()
 read, write = os.pipe()
-child = os.fork()
+child = FORK
 if child == 0:
     try:
         facts = dict(
@@ -80,9 +81,10 @@ print(json.dumps(facts))
 """
 
 
-def test_fork(name: str) -> None:
+@pytest.mark.parametrize("fork", ["os.fork()", "fork_in_c()"], ids=["Python's", "as uWSGI's"])
+def test_fork(name: str, fork: str) -> None:
     run = subprocess.run(
-        [sys.executable, "-c", PARENT, name],
+        [sys.executable, "-c", PARENT.replace("FORK", fork), name],
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,

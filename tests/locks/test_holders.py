@@ -58,7 +58,7 @@ class TestKnown:
     def test_another_process_until_it_ends(self, other):
         process, holder = other
         assert holder.pid == process.pid
-        assert holder.boot != holders.BOOT
+        assert holder.boot != holders.boot()
         assert alive(holder) is True
         process.kill()
         process.wait()

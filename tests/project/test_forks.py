@@ -8,7 +8,7 @@ from pathlib import Path
 from textwrap import dedent
 
 import django_tasklock
-from django_tasklock.apps import AFTER_FORK
+from django_tasklock.process import AFTER_FORK
 from tests.support.public import script
 
 PACKAGE = Path(django_tasklock.__file__).parent
@@ -40,9 +40,9 @@ def test_what_django_starts_registers_and_nothing_else() -> None:
         assert ours() == [], ours()
         import django
         django.setup()
-        assert ours() == ["django_tasklock.apps"], ours()
+        assert ours() == ["django_tasklock.apps", "django_tasklock.process"], ours()
         import celery
-        assert ours() == ["django_tasklock.apps"], ours()
+        assert ours() == ["django_tasklock.apps", "django_tasklock.process"], ours()
     """
     script(dedent(code), DJANGO_SETTINGS_MODULE="tests.settings")
 
@@ -60,10 +60,10 @@ def test_a_child_counts_for_itself_and_holds_nothing() -> None:
         assert TaskLock("forks:2").acquire()
         assert force_release_task_lock("forks:2")
         assert metrics.snapshot()["forced"] == 1
-        boot = holder.BOOT
+        boot = holder.boot()
         child = os.fork()
         if child == 0:
-            mine = [lock.held, holder.BOOT == boot, metrics.snapshot()["forced"]]
+            mine = [lock.held, holder.boot() == boot, metrics.snapshot()["forced"]]
             os._exit(0 if mine == [False, False, 0] else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert lock.held

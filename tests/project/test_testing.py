@@ -27,8 +27,8 @@ from django_tasklock import (
     signals,
     testing,
 )
-from django_tasklock.apps import AFTER_FORK
 from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.process import AFTER_FORK
 from tests.support.public import Received, in_store, script, setting
 from tests.support.stores import ALL, LAPSING, LISTING, eventually, stores
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["Process", "processes"]
+__all__ = ["Process", "fork_in_c", "processes"]
 
 
 class Process(NamedTuple):
@@ -35,3 +38,17 @@ def processes() -> list[Process]:
     return [
         Process(int(pid), int(parent), int(group), state[0]) for pid, parent, group, state in rows if state[0] != "Z"
     ]
+
+
+def fork_in_c() -> int:
+    """Fork as uWSGI does: Python's fork hooks do not run. The pid of the child; 0 in the child.
+
+    A thread that asked for the interpreter at that moment would be waited for in the child, where there is none.
+    """
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1000)  # seconds until a thread that waits for the interpreter asks for it
+    time.sleep(10 * before)  # one that waits already has asked by then
+    try:
+        return int(ctypes.PyDLL(None).fork())
+    finally:
+        sys.setswitchinterval(before)

@@ -287,7 +287,7 @@ class History:
             if isinstance(error, Ignore) and state_of(message.request).replaced:
                 # Before the release, after which its next page, with the same id, may be parked. A parked row stays.
                 self.has_row = False
-                parking.remove(message.id, of=holders.BOOT)
+                parking.remove(message.id, of=holders.boot())
                 return
             # Removed once the result is stored: a worker killed before that has neither ended it nor crashed of it.
             state_of(message.request).remove_row = True

@@ -27,6 +27,6 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     try:
         if sure or get_backend().clear_flag(ROW_FLAG + task_id):
             with brief_connection():
-                parking.remove(task_id, of=holders.BOOT)
+                parking.remove(task_id, of=holders.boot())
     except DOWN as error:
         logger.warning("%s[%s]: its row was not removed: %s", sender.name, task_id, error)

@@ -172,7 +172,7 @@ def is_running(row: ParkedRow) -> bool:
 
 def ran_here(row: ParkedRow) -> bool:
     """Return whether this process ran it last."""
-    return holder_of(json_object(row.holder)).boot == holders.BOOT
+    return holder_of(json_object(row.holder)).boot == holders.boot()
 
 
 def _send(row: ParkedRow, app: Any, state: str) -> bool:
