@@ -31,6 +31,7 @@ __all__ = [
     "rate_refused",
     "rate_unavailable",
     "send",
+    "state_changed",
     "store_unavailable",
 ]
 
@@ -54,6 +55,9 @@ claim_rejected = Signal()
 """``model``, ``pk``, ``state``. The row was not in a claimable state."""
 claim_stale = Signal()
 """``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
+state_changed = Signal()
+"""``model``, ``pk``, ``old_state``, ``new_state``, ``epoch``, ``why``: ``"claimed"``, ``"done"``, ``"failed"``,
+``"given_back"``, ``"updated"``, ``"forced"``, ``"swept"``. A write of a guarded row's state was committed."""
 message_promoted = Signal()
 """``task``, ``task_id``, ``waited`` (seconds), ``header`` (of this package). A parked message was published again."""
 messages_late = Signal()

@@ -27,7 +27,7 @@ from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, run_with_
 from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, has_token_columns
-from django_tasklock.guards.writes import no_change, write
+from django_tasklock.guards.writes import Change, Why, locked, write
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -95,16 +95,17 @@ class Claim:
         where, values = self.guard.find_claiming_guards(self.model, self.pk, self.token)
         self.has_columns = TOKEN in values
         connection = connections[self.using]
+        claimed = Change(self.guard.field, "claimed")
         ours = not in_callers_transaction(connection)
         opens = connection.connection is None
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
-            self._resilient(lambda: self._claim(where, values), within=not ours)
+            self._resilient(lambda: self._claim(where, values, claimed), within=not ours)
             self.taken = True
         except BaseException:
             if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
-                self._close_interrupted(self._closing(self.guard.retry), ours)
+                self._close_interrupted(self._closing(self.guard.retry), "given_back", ours)
             raise
         finally:
             if ours and self._should_close(connection, opens):
@@ -123,19 +124,19 @@ class Claim:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
         if not values.keys().isdisjoint(("pk", self.model._meta.pk.name, self.model._meta.pk.attname)):
             raise TypeError("the primary key is how the claim knows its row; update() may not write it")
-        self._write(values, again=repeatable(values))
+        self._write(values, "updated" if self.guard.field in values else None, again=repeatable(values))
 
     def finish(self) -> None:
         """Write that the body succeeded, unless the row was deleted. Raises ``StaleClaim``."""
-        self._close(self.guard.done)
+        self._close(self.guard.done, "done")
 
     def fail(self) -> None:
         """Write that the body failed, unless the row was deleted. Raises ``StaleClaim``."""
-        self._close(self.guard.failed)
+        self._close(self.guard.failed, "failed")
 
     def give_back(self) -> None:
         """Make the row claimable again, because the body will be run again. Raises ``StaleClaim``."""
-        self._close(self.guard.retry)
+        self._close(self.guard.retry, "given_back")
 
     @property
     def valid(self) -> bool:
@@ -182,31 +183,26 @@ class Claim:
         """Enter a transaction, which ``stack`` ends, and return the locked row; ``None`` if another claim has it."""
         with ExitStack() as begun:  # a snapshot may be too old to lock the row; the next try begins with a new one
             begun.enter_context(transaction.atomic(using=self.using))
-            rows = self.rows()
-            if connections[self.using].features.has_select_for_update:
-                row = rows.select_related(None).select_for_update().first()  # outer joins cannot be locked
-            else:  # on SQLite a write acquires the lock
-                rows.update(**no_change(self.model))
-                row = rows.first()
+            row = locked(self.rows()).first()
             stack.push(begun.pop_all())
         return row
 
-    def _claim(self, where: Q, values: dict[str, Any]) -> None:
+    def _claim(self, where: Q, values: dict[str, Any], change: Change) -> None:
         with durable(self.using, self._verb):
-            claimed, row = self._claim_row(where, values)
+            claimed, row = self._claim_row(where, values, change)
             self._sent = claimed
         # Raised outside of the transaction, so that writes of the signal's receivers are kept.
         if not claimed:
             raise _rejected(self.model, self.pk, row, self.guard)
 
-    def _claim_row(self, where: Q, values: dict[str, Any]) -> tuple[bool, tuple[Any, ...] | None]:
+    def _claim_row(self, where: Q, values: dict[str, Any], change: Change) -> tuple[bool, tuple[Any, ...] | None]:
         rows_of_model = self._all_rows()
         rows = rows_of_model.filter(where)
         same = None if self.has_columns else rows.filter(**{self.guard.field: self._state})
         columns = (TOKEN, EPOCH) if self.has_columns else ()
 
         def attempt() -> tuple[bool, tuple[Any, ...] | None]:
-            claimed = write(rows, self.pk, values, same=same)
+            claimed = write(rows, self.pk, values, same=same, change=change)
             return claimed, rows_of_model.filter(pk=self.pk).values_list(self.guard.field, *columns).first()
 
         claimed, found = attempt()
@@ -216,11 +212,13 @@ class Claim:
             found is not None and not claimed and self._is_repeated and self._sent
         ):  # the answer to the first commit was lost
             claimed = found[1] == self.token if self.has_columns else found[0] == self._state
+            if claimed:
+                change.tell(self.using)
         if found is not None and claimed and self.has_columns:
             self.epoch = found[2]
         return claimed, found
 
-    def _close_interrupted(self, values: dict[str, Any], ours: bool) -> None:
+    def _close_interrupted(self, values: dict[str, Any], why: Why, ours: bool) -> None:
         """Close the row after an exception from a signal handler interrupted the claim, or the closing write.
 
         ``ours``: the caller has no transaction, so the connection, which is in an unknown state, may be closed.
@@ -228,17 +226,18 @@ class Claim:
         try:
             if ours:
                 connections[self.using].close()
-            self._resilient(lambda: write(self.rows(), self.pk, values))
+            change = Change(self.guard.field, why)
+            self._resilient(lambda: write(self.rows(), self.pk, values, change=change))
         except Exception:
             logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field))
 
-    def _close(self, state: Any) -> None:
+    def _close(self, state: Any, why: Why) -> None:
         values = self._closing(state)
         ours = not in_callers_transaction(connections[self.using])
         try:
             self.ended = True  # first: from here on an interrupted write is repeated below
             if values:
-                self._write(values, within=not ours)
+                self._write(values, why, within=not ours)
                 self._closed = True
             elif not self.valid:
                 raise self._refused(self.guard.field)
@@ -249,20 +248,28 @@ class Claim:
             raise
         except BaseException:  # a time limit
             if values:
-                self._close_interrupted(values, ours)
+                self._close_interrupted(values, why, ours)
             raise
 
     def _closing(self, state: Any) -> dict[str, Any]:
         # Without a token the row does not count as claimed. Its epoch still refuses the claims before.
         return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.has_columns else {})
 
-    def _write(self, values: dict[str, Any], *, again: bool = True, within: bool | None = None) -> None:
+    def _write(
+        self, values: dict[str, Any], why: Why | None, *, again: bool = True, within: bool | None = None
+    ) -> None:
         if not values:
             return
+        change = None if why is None else Change(self.guard.field, why)
 
         def attempt() -> bool:
             rows = self.rows()
-            return write(rows, self.pk, values, same=rows) or self._was_written(values)
+            if write(rows, self.pk, values, same=rows, change=change):
+                return True
+            written = self._was_written(values)
+            if written and change:
+                change.tell(self.using)
+            return written
 
         if not self._resilient(attempt, again=again, patience=PATIENCE, within=within):
             raise self._refused(*(field for field in values if field != TOKEN))

@@ -20,7 +20,7 @@ from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards.writes import write
+from django_tasklock.guards.writes import Change, Why, write
 
 TOKEN_LENGTH = 32
 
@@ -223,7 +223,7 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
     return None
 
 
-def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any) -> bool:
+def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any, why: Why) -> bool:
     """Take the row away from the claim with ``token``, whose writes are refused from then on, and set ``state``.
 
     Return False if that claim does not have the row, any more or yet. It is one UPDATE, which is atomic by itself. On a
@@ -233,9 +233,10 @@ def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: s
     if guard is not None:
         guard.ensure_fits(model)
     rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
+    values = {} if guard is None else {guard.field: state}
+    change = Change(guard.field if guard else None, why)
     if not has_token_columns(model):
-        return guard is not None and write(rows.filter(**{guard.field: guard.claim_as}), pk, {guard.field: state})
+        return guard is not None and write(rows.filter(**{guard.field: guard.claim_as}), pk, values, change=change)
     if not token:
         return False
-    values = {} if guard is None else {guard.field: state}
-    return write(rows.filter(**{TOKEN: token}), pk, values | {TOKEN: "", EPOCH: F(EPOCH) + 1})
+    return write(rows.filter(**{TOKEN: token}), pk, values | {TOKEN: "", EPOCH: F(EPOCH) + 1}, change=change)

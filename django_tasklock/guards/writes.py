@@ -4,36 +4,105 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import nullcontext
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
 
 from django.db import connections, transaction
 from django.db.models import F, Field, Model, QuerySet
 from django.db.models.base import ModelState
 
+from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
 from django_tasklock.db.transactions import unchanged
 
+Why = Literal["claimed", "done", "failed", "given_back", "updated", "forced", "swept"]
+"""Why the state of a row was written."""
 
-def write(rows: QuerySet[Any], pk: Any, values: Mapping[str, Any], *, same: QuerySet[Any] | None = None) -> bool:
+
+class Change:
+    """A write of a row's state, which is told by the signal ``state_changed`` once it is committed."""
+
+    def __init__(self, field: str | None, why: Why) -> None:
+        self.field = field or ""  # a name that no row has
+        self.why = why
+        self._seen: tuple[type[Model], dict[str, Any], dict[str, Any]] | None = None
+
+    def read(self, rows: QuerySet[Any]) -> dict[str, Any] | None:
+        """Return key, state and epoch of the row, as far as it has them; ``None`` if it is not in ``rows``."""
+        columns = {self.field, EPOCH} & {field.name for field in _fields(rows.model)}
+        found: dict[str, Any] | None = rows.values("pk", *columns).first()
+        return found
+
+    def made(self, before: dict[str, Any], row: QuerySet[Any]) -> None:
+        """Note what it was before and is now, and tell it after the commit."""
+        self._seen = (row.model, before, self.read(row) or before)
+        self.tell(row.db)
+
+    def tell(self, using: str) -> None:
+        """Tell after the commit what was noted; also if the answer to the write was lost, once it is known."""
+        transaction.on_commit(self._send, using=using, robust=True)
+
+    def _send(self) -> None:
+        if self._seen is None:
+            return
+        model, before, after = self._seen
+        signals.send(
+            signals.state_changed,
+            f"{model._meta.label}:{after['pk']}",
+            model=model,
+            pk=after["pk"],
+            old_state=before.get(self.field),
+            new_state=after.get(self.field),
+            epoch=after.get(EPOCH),
+            why=self.why,
+        )
+
+
+def write(
+    rows: QuerySet[Any],
+    pk: Any,
+    values: Mapping[str, Any],
+    *,
+    same: QuerySet[Any] | None = None,
+    change: Change | None = None,
+) -> bool:
     """Write ``values`` to the row ``pk`` if it is in ``rows``, with those that ``save()`` sets by itself; return
     whether it was.
 
     It is one UPDATE under the conditions of ``rows``. Columns of a parent model's table are written in the same
     transaction. ``same``: the row if it has the values already, for a database that does not count it then.
+    ``change``: what to tell the receivers of ``state_changed`` after the commit, if there are any.
     """
     model, using = rows.model, rows.db
     inherited = {name for field in _fields(model) if not _is_own(model, field) for name in (field.name, field.attname)}
     values = {**_set_by_save(model, pk, values), **values}
     own = {name: value for name, value in values.items() if name not in inherited}
     above = {name: value for name, value in values.items() if name in inherited}
+    row = model._base_manager.using(using).filter(pk=pk)
+    if not signals.state_changed.receivers:
+        change = None
     # Django writes the columns of a parent's table in a separate statement, conditional on the key alone. So the
     # conditional write comes first and locks the row: it cannot be claimed before the commit.
-    with transaction.atomic(using=using) if above else nullcontext():
+    with transaction.atomic(using=using) if above or change else nullcontext():
+        before = change.read(locked(rows)) if change else None
+        if change and before is None:
+            return False
         written = bool(rows.update(**(own or no_change(model))))
         written = written or (same is not None and unchanged(connections[using], same))
         if written and above:
-            model._base_manager.using(using).filter(pk=pk).update(**above)
+            row.update(**above)
+        if written and change and before:
+            change.made(before, row)
     return written
+
+
+def locked(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return ``rows``, which are locked from the moment they are read, or from now on, until the transaction ends."""
+    features = connections[rows.db].features
+    if features.has_select_for_update:
+        rows = rows.select_related(None)  # outer joins cannot be locked
+        return rows.select_for_update(no_key=features.has_select_for_no_key_update)
+    rows.update(**no_change(rows.model))  # on SQLite a write acquires the lock
+    return rows
 
 
 def no_change(model: type[Model]) -> dict[str, Any]:

@@ -121,7 +121,7 @@ class TestRefusedAtFirstUse:
         with pytest.raises(TaskLockError, match="testapp.Sequel.status is no column of its own table"):
             take(row)
         with pytest.raises(TaskLockError, match=r"testapp\.Sequel\.status"):
-            revoke_claim(Sequel, row.pk, GUARD, "x", "failed")
+            revoke_claim(Sequel, row.pk, GUARD, "x", "failed", "forced")
         take(Feature.objects.get(pk=row.pk)).finish()
 
     @pytest.mark.parametrize("exclude", [Q(channel__blocked=True), {"channel__blocked": True}], ids=["Q", "dict"])

@@ -6,11 +6,12 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_tasklock import Claim
+from django_tasklock import Claim, StaleClaim, current_claim, model_lock
 from django_tasklock.operations import Actor, release_lock
-from tests.support.guards import ONCE, new_token, no_guards
+from django_tasklock.signals import state_changed
+from tests.support.guards import GUARD, ONCE, elsewhere, heard, new_token, no_guards, reply_is_lost
 from tests.support.sweeping import claimed, guarded_function, hold, swept
-from tests.testapp.models import Cassette, PlainTape, Tape
+from tests.testapp.models import Cassette, PlainTape, Tape, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -36,6 +37,20 @@ def moved(row) -> bool:
     row.refresh_from_db()
     assert (row.made_at, row.version, row.file.name) == (LONG_AGO, 7, "a.wav"), "these are taken from an instance"
     return aged(row) and row.updated_at > LONG_AGO
+
+
+def locked(model):
+    """A row that somebody elsewhere has claimed, under its lock."""
+    guarded_function(model, guard=ONCE)
+    row = claimed(model)
+    token = hold(f"video:{row.pk}", row=f"{model._meta.label_lower}:{row.pk}")
+    if model is not PlainTape:
+        model.objects.filter(pk=row.pk).update(lock_token=token)
+    return row
+
+
+def release(row):
+    assert release_lock(f"video:{row.pk}", by=Actor("somebody")).fenced
 
 
 @tapes
@@ -66,12 +81,131 @@ class TestColumnsThatSaveSets:
         assert row.status == "uploading"
 
     def test_a_release_by_force_moves_them(self, model):
-        guarded_function(model, guard=ONCE)
-        row = claimed(model)
-        token = hold(f"video:{row.pk}", row=f"{model._meta.label_lower}:{row.pk}")
-        if model is not PlainTape:
-            model.objects.filter(pk=row.pk).update(lock_token=token)
-        aged(row)
-        assert release_lock(f"video:{row.pk}", by=Actor("somebody")).fenced
+        row = aged(locked(model))
+        release(row)
         assert moved(row)
         assert row.status == "uploading"
+
+
+class TestSignal:
+    """``state_changed``: one for each committed write of a state."""
+
+    @tapes
+    @pytest.mark.parametrize(
+        ("end", "state", "why"),
+        [
+            (Claim.finish, "ready", "done"),
+            (Claim.fail, "failed", "failed"),
+            (Claim.give_back, "uploading", "given_back"),
+        ],
+    )
+    def test_a_claim_and_its_writes_of_the_state(self, model, end, state, why):
+        row = model.objects.create()
+        with heard(state_changed) as told:
+            claim = Claim.take(model, row.pk, ONCE, new_token())
+            claim.update(progress=50)
+            claim.update(status="packaging", progress=90)
+            end(claim)
+        assert [(one["old_state"], one["new_state"], one["why"]) for one in told] == [
+            ("uploading", "processing", "claimed"),
+            ("processing", "packaging", "updated"),
+            ("packaging", state, why),
+        ]
+        epoch = None if model is PlainTape else 1
+        assert {(one["sender"], one["model"], one["pk"], one["epoch"]) for one in told} == {
+            (f"{model._meta.label}:{row.pk}", model, row.pk, epoch)
+        }
+
+    @tapes
+    def test_the_sweep_and_a_release_by_force(self, model):
+        epoch = None if model is PlainTape else 2
+        for act, why in ((lambda row: swept(), "swept"), (release, "forced")):
+            row = locked(model) if why == "forced" else claimed(model)
+            guarded_function(model, guard=ONCE)
+            with heard(state_changed) as told:
+                act(row)
+            assert [(one["pk"], one["old_state"], one["new_state"], one["epoch"], one["why"]) for one in told] == [
+                (row.pk, "processing", "uploading", epoch, why)
+            ]
+
+    def test_a_body_whose_row_may_be_claimed_in_several_states(self):
+        video = Video.objects.create(status="transcoding")
+
+        @model_lock(Video, "video:{pk}", guard=GUARD)
+        def work(pk):
+            current_claim().update(progress=1)
+
+        with heard(state_changed) as told:
+            work(video.pk)
+            assert work(video.pk)["reason"] == "invalid_state"
+        assert [(one["old_state"], one["new_state"], one["why"]) for one in told] == [
+            ("transcoding", "processing", "claimed"),
+            ("processing", "ready", "done"),
+        ]
+
+    def test_it_is_sent_after_the_commit_and_not_after_a_rollback(self):
+        video = Video.objects.create()
+        seen = []
+
+        def receiver(pk, new_state, **details):
+            seen.append((new_state, elsewhere(lambda: Video.objects.get(pk=pk).status)))
+
+        state_changed.connect(receiver)
+        try:
+            claim = Claim.take(Video, video.pk, ONCE, new_token())
+            with pytest.raises(ZeroDivisionError), claim.transaction():
+                claim.update(status="never")
+                raise ZeroDivisionError
+            with claim.transaction():
+                claim.update(status="packaging")
+                assert seen == [("processing", "processing")]
+            claim.finish()
+        finally:
+            state_changed.disconnect(receiver)
+        assert seen == [(state, state) for state in ("processing", "packaging", "ready")]
+
+    def test_a_refused_write_sends_none(self):
+        video = Video.objects.create()
+        stale, fresh = (Claim.take(Video, video.pk, GUARD, new_token()) for _ in range(2))
+        with heard(state_changed) as told:
+            for write in (stale.finish, lambda: stale.update(status="ready")):
+                with pytest.raises(StaleClaim):
+                    write()
+        assert told == []
+        fresh.finish()
+
+    def test_a_receiver_that_fails_keeps_nothing_from_happening(self, caplog):
+        video = Video.objects.create()
+
+        def receiver(**details):
+            raise ZeroDivisionError
+
+        state_changed.connect(receiver)
+        try:
+            with heard(state_changed) as told:
+                Claim.take(Video, video.pk, ONCE, new_token()).finish()
+        finally:
+            state_changed.disconnect(receiver)
+        video.refresh_from_db()
+        assert (video.status, len(told)) == ("ready", 2)
+        assert "ZeroDivisionError" in caplog.text
+
+    @pytest.mark.parametrize("model", [Tape, PlainTape])
+    def test_it_is_sent_once_if_the_answer_to_the_commit_is_lost(self, model):
+        row = model.objects.create()
+        with heard(state_changed) as told:
+            with reply_is_lost("COMMIT") as lost:
+                claim = Claim.take(model, row.pk, ONCE, new_token())
+            assert lost
+            with reply_is_lost("COMMIT") as lost:
+                claim.finish()
+            assert lost
+        assert [(one["old_state"], one["new_state"]) for one in told] == [
+            ("uploading", "processing"),
+            ("processing", "ready"),
+        ]
+
+    def test_without_a_receiver_a_write_is_one_statement(self, django_assert_num_queries):
+        claim = Claim.take(Video, Video.objects.create().pk, ONCE, new_token())
+        with django_assert_num_queries(1):
+            claim.finish()

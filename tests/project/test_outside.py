@@ -142,6 +142,7 @@ SIGNALS = [
     "rate_pushback",
     "rate_refused",
     "rate_unavailable",
+    "state_changed",
     "store_unavailable",
 ]
 

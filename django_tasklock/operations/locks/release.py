@@ -136,4 +136,4 @@ def _revoke_claim(row: LockedRow, record: Record, state: Any) -> bool:
     from django.db import router
 
     with durable(router.db_for_write(row.model), f"release {record.name!r}"):
-        return revoke_claim(row.model, row.pk, row.guard, record.token, state)
+        return revoke_claim(row.model, row.pk, row.guard, record.token, state, "forced")

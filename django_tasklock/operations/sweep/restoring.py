@@ -97,12 +97,12 @@ class RowRestorer:
         self, model: type[Model], pk: Any, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
     ) -> RestoreResult:
         if one is None:
-            return RestoreResult(revoke_claim(model, pk, guard, token, state), unpublished=why)
+            return RestoreResult(revoke_claim(model, pk, guard, token, state, "swept"), unpublished=why)
         due = 0.0
         message_id = ""
         try:
             with durable(router.db_for_write(model), f"put {model._meta.label} {pk!r} back"):
-                if not revoke_claim(model, pk, guard, token, state):
+                if not revoke_claim(model, pk, guard, token, state, "swept"):
                     return RestoreResult(False)
                 message_id, due = self.publisher.publish(one.locked, one.pk, pk)
         except (Error, TaskLockError):
