@@ -319,8 +319,11 @@ class StoreAdmin(_ModelAdmin):
         row_admin = self.admin_site._registry.get(model)
         if row_admin is None or not row_admin.has_view_or_change_permission(request):
             return ""
+        page = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
         try:
-            page = f"admin:{model._meta.app_label}_{model._meta.model_name}_change"
-            return reverse(page, args=(quote(ref.pk),), current_app=self.admin_site.name)
+            if ref.lookup == "pk":
+                return reverse(page, args=(quote(ref.pk),), current_app=self.admin_site.name)
+            found = reverse(f"{page}list", current_app=self.admin_site.name)  # change pages go by the primary key
+            return f"{found}?{urlencode({ref.lookup: ref.pk})}"
         except NoReverseMatch:
             return ""

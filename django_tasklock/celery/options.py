@@ -26,7 +26,7 @@ CALL_OPTIONS = (
     "on_duplicate", "queue_limit", "retry_keeps_lock",
 )  # fmt: skip
 """The options that a single call may set; a task sets them for all of its calls."""
-TASK_OPTIONS = (*CALL_OPTIONS, "guard", "model", "pk", "release_connections", "takeovers")
+TASK_OPTIONS = (*CALL_OPTIONS, "guard", "model", "pk", "lookup", "release_connections", "takeovers")
 """The options of a task."""
 _LOCK_OPTIONS = (
     "timeout",

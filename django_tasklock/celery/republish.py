@@ -30,7 +30,7 @@ class Publisher:
         return self._tasks.get(id(locked))
 
     def obstacle(self, locked: Any, pk: str) -> str:
-        """Return why the task cannot be published with the row's primary key alone; empty if it can."""
+        """Return why the task cannot be published with the row's key alone; empty if it can."""
         task = self.task_of(locked)
         if task is None:
             return "no Celery task is decorated with this guard"

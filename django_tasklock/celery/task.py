@@ -26,8 +26,10 @@ from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import UniqueLock, publish_unique
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, register_undecided
+from django_tasklock.decorators.rows import GuardedRows
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
+from django_tasklock.guards.keys import PK
 from django_tasklock.names import NameTemplate, clean
 
 if TYPE_CHECKING:
@@ -56,8 +58,8 @@ class OnceTask(_DjangoTask):
 
     key: ClassVar[str | Callable[..., str] | None] = None
     """A template over the arguments, ``"video:{video_id}"``, or a callable that takes them (without ``self``). The text
-    of a template is hashed if it is no valid lock name: too long, or with a line break. ``None``: the task's name and a
-    fingerprint of the arguments."""
+    of a template is hashed if it is no valid lock name: too long, or with a line break. ``None``: with a ``guard``
+    ``videos.video:`` and the row's key, otherwise the task's name and a fingerprint of the arguments."""
     timeout: ClassVar[Timeout] = DEFAULT
     """The longest that one run may hold the lock; by default ``TASKLOCK["TIMEOUT"]``. ``None``: until the run has
     ended."""
@@ -79,10 +81,14 @@ class OnceTask(_DjangoTask):
     unique_for: ClassVar[Duration | None] = None
     """The longest a message may wait in the broker before another one may be published; by default the timeout."""
     guard: ClassVar[StateGuard | None] = None
-    """The guard that claims the row before the body runs; needs ``model`` (a class or its label) and ``pk``, the name
-    of the argument with the row's key."""
+    """The guard that claims the row before the body runs; needs ``model``, a class or its label."""
     model: ClassVar[type[Model] | str | None] = None
-    pk: ClassVar[str] = "pk"
+    pk: ClassVar[str | None] = None
+    """The argument with the row's key, by default the first one after ``self``."""
+    lookup: ClassVar[str] = PK
+    """The unique field of the row that the key is of, by default the primary key."""
+    guarded: ClassVar[GuardedRows | None] = None
+    """The rows of a guarded task, set when it is bound."""
     retry_keeps_lock: ClassVar[bool] = False
     """Whether ``retry()`` keeps the lock until the next try, or releases it."""
     release_connections: ClassVar[bool | None] = None
@@ -105,17 +111,19 @@ class OnceTask(_DjangoTask):
         )
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
+        bound = inspect.isfunction(inspect.getattr_static(cls, "run"))
+        run = MethodType(cls.run, cls) if bound else cls.run  # ``self`` is not among a message's arguments
         key = options.static_attribute(cls, "key")
         if isinstance(key, str):
-            # ``self`` is not among a message's arguments.
-            bound = inspect.isfunction(inspect.getattr_static(cls, "run"))
-            NameTemplate(key, MethodType(cls.run, cls) if bound else cls.run, prefix=get_settings().KEY_PREFIX)
+            NameTemplate(key, run, prefix=get_settings().KEY_PREFIX)
         if (cls.guard is None) != (cls.model is None):
-            raise TaskLockError(f"{where}: guard and model go together, and pk names the argument with the row's key")
+            raise TaskLockError(f"{where}: guard and model go together")
+        cls.guarded = None
         if cls.guard is not None and cls.model is not None:
-            if cls.pk not in inspect.signature(cls.run).parameters:
-                raise TaskLockError(f"{where}: pk={cls.pk!r} is no argument of it")
-            cls.guard.register(cls.model, cls, cls.pk)
+            cls.guarded = GuardedRows.of_function(
+                where, inspect.signature(run), cls.model, cls.guard, cls.pk, cls.lookup
+            )
+            cls.guard.register(cls.model, cls, cls.guarded.pk, cls.lookup)
         elif cls.on_unavailable is None:
             register_undecided(cls)
         wrap_run(cls, OnceTask.__call__)
@@ -133,7 +141,7 @@ class OnceTask(_DjangoTask):
     @property
     def lock(self) -> Locked:
         """The lock, to query before publishing: ``task.lock.is_locked(video_id=42)``, ``task.lock.info(...)``."""
-        key = options.static_attribute(type(self), "key")
+        key = _key_of(type(self))
         template = key if isinstance(key, str) else self.lock_name
         return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
 
@@ -143,7 +151,7 @@ class OnceTask(_DjangoTask):
         if dump is not None:
             args, kwargs = dump(args, kwargs, bound=inspect.ismethod(self.run))
         prefix = get_settings().KEY_PREFIX
-        key = options.static_attribute(type(self), "key")
+        key = _key_of(type(self))
         if key is None:
             return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
         template = self.__dict__.get("_key_template")
@@ -306,6 +314,12 @@ class OnceTask(_DjangoTask):
             our_header["ticket"] = order.next_number(our_header["key"], task_id or "")
         self.request.__dict__[HEADER] = our_header
         return our_header
+
+
+def _key_of(kind: type[OnceTask]) -> Any:
+    """Return the task's ``key``; of a guarded one by default the template over its row."""
+    key = options.static_attribute(kind, "key")
+    return kind.guarded.name if key is None and kind.guarded is not None else key
 
 
 def _is_builtin(kind: type[Any]) -> bool:

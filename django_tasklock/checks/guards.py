@@ -11,7 +11,9 @@ from django.db.models import Model, Q
 from django.db.models.constants import LOOKUP_SEP
 
 from django_tasklock.columns import TOKEN, table_options
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns, registered, unfit
+from django_tasklock.guards.keys import key_field
 from django_tasklock.guards.rows import indexed
 
 
@@ -19,7 +21,7 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     """Report E004: an unusable guard. W003: rows without token. W007: no index for the sweep. W017: failed import."""
     found: list[checks.CheckMessage] = [*_check_imports()]
     reported: set[tuple[str, str]] = set()
-    for model_or_label, guard, *_ in registered():
+    for model_or_label, guard, _, _, lookup in registered():
         try:
             model = apps.get_model(model_or_label) if isinstance(model_or_label, str) else model_or_label
         except (LookupError, ValueError) as error:
@@ -27,6 +29,10 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
             found.append(checks.Error(text, hint="Use 'app_label.Model'.", id="tasklock.E004"))
             continue
         reasons = unfit(model, guard)
+        try:
+            key_field(model, lookup)
+        except TaskLockError as error:
+            reasons.append((str(error), ""))
         found += [checks.Error(text, hint=hint or None, obj=model, id="tasklock.E004") for text, hint in reasons]
         for message in _check_model(model, guard, fits=not reasons):
             if (model._meta.label, message.msg) not in reported:

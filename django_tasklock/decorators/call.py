@@ -11,7 +11,8 @@ from typing import Any
 from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.db.connections import LONG, TWICE, Scope
 from django_tasklock.db.threads import run_to_end
-from django_tasklock.decorators.options import CallOptions, GuardedRow
+from django_tasklock.decorators.options import CallOptions
+from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import (
     BackendUnavailable,
     GuardRejected,
@@ -90,7 +91,7 @@ class Call:
         self._lease: Lease | None = None
         self._closing: Closing | None = None
         if options.row is not None:
-            self.lock.row = f"{options.row.model._meta.label_lower}:{options.row.pk}"
+            self.lock.row = str(options.row)
 
     def enter(self, stack: ExitStack) -> bool:
         """Acquire the lock and claim the row; ``stack`` gives both back. Return False if the call is skipped."""
@@ -146,7 +147,7 @@ class Call:
             self._closing.begun = True
 
     def _new_claim(self, row: GuardedRow, lease: Lease) -> Claim:
-        claim = Claim(row.model, row.pk, row.guard, lease.token)
+        claim = Claim(row.model, row.key, row.guard, lease.token, row.lookup)
         claim.releases, claim.long = self.options.release_connections, self.long
         return claim
 

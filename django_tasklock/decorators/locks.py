@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import inspect
 import weakref
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
-from django.apps import apps
 from django.db.models import Model
 
 from django_tasklock import host
@@ -24,10 +23,11 @@ from django_tasklock.conf import (
     get_settings,
 )
 from django_tasklock.decorators.call import Call, PlainCall
-from django_tasklock.decorators.options import GuardedRow, LockOptions
+from django_tasklock.decorators.options import LockOptions
+from django_tasklock.decorators.rows import GuardedRows
 from django_tasklock.decorators.wrapping import check_decoratable, wrap
-from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
+from django_tasklock.guards.keys import PK
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import NameTemplate, NameTemplates, as_names
 from django_tasklock.types import LockInfo
@@ -144,10 +144,11 @@ def task_lock(
 
 def model_lock(
     model: type[Model] | str,
-    name: Name | Sequence[Name],
+    name: Name | Sequence[Name] | None = None,
     *,
     guard: StateGuard,
-    pk: str = "pk",
+    pk: str | None = None,
+    lookup: str = PK,
     timeout: Timeout = DEFAULT,
     lease: LeaseTime = DEFAULT,
     on_conflict: OnConflict | None = None,
@@ -158,9 +159,13 @@ def model_lock(
 ) -> Callable[[F], F]:
     """Run the decorated function under a lock *and* a claim on the row that it processes.
 
-    ``model`` is a model or a label such as ``"videos.Video"``; ``pk`` is the name of the argument with the row's
-    primary key. The row is claimed before the body and closed as ``done`` or ``failed`` after it, or made claimable
-    again if Celery will retry. For a row that is not claimable the call returns ``{"status": "skipped", "reason":
+    ``model`` is a model or a label such as ``"videos.Video"``; ``pk`` is the name of the argument with the row's key,
+    by default the first one after ``self``. The key is the primary key, or the value of the unique field ``lookup``.
+    Without a ``name`` the lock is called ``videos.video:`` and the key, so that all functions that process rows of one
+    model in this way exclude each other.
+
+    The row is claimed before the body and closed as ``done`` or ``failed`` after it, or made claimable again if Celery
+    will retry. For a row that is not claimable the call returns ``{"status": "skipped", "reason":
     "invalid_state", "state": ..., ...}``, with the ``reason`` ``"missing"`` if there is no such row, or, with
     ``on_conflict="raise"`` or ``"wait"``, raises ``GuardRejected``. As the body of a Celery task, a call without a row
     is tried again for the guard's ``missing_timeout``; then the task fails with ``GuardRejected``. In the body,
@@ -170,9 +175,13 @@ def model_lock(
     If the ``timeout`` is over an hour, the thread's database connection is closed before the body, unless
     ``release_connections=False``. So do not call it in a loop that reads from that connection, as over ``iterator()``.
     The other options are those of ``task_lock``.
+
+    Raises ``TaskLockError`` like ``task_lock``, and at a call whose key its field cannot have, or would convert: the
+    text ``"7"`` where keys are numbers.
     """
+    label = model.lower() if isinstance(model, str) else model._meta.label_lower
     options = LockOptions(
-        label=_label(name),
+        label=label if name is None else _label(name),
         decorator="model_lock",
         timeout=timeout,
         lease=lease,
@@ -182,27 +191,12 @@ def model_lock(
         queue_limit=queue_limit,
         release_connections=release_connections,
     )
-    return _decorator(name, options, _Rows(model, pk, guard))
 
+    def rows_of(function: Callable[..., Any]) -> GuardedRows:
+        where = repr(getattr(function, "__qualname__", repr(function)))
+        return GuardedRows.of_function(where, inspect.signature(function), model, guard, pk, lookup)
 
-class _Rows(NamedTuple):
-    """The rows that a function processes, one in each call. ``pk``: the argument with its primary key."""
-
-    model: type[Model] | str
-    pk: str
-    guard: StateGuard
-
-    def check(self, function: Any, template: NameTemplate | NameTemplates) -> None:
-        """Raise ``TaskLockError`` if the function has no such argument."""
-        if self.pk not in template.signature.parameters:
-            known = ", ".join(template.signature.parameters)
-            where = getattr(function, "__qualname__", repr(function))
-            raise TaskLockError(f"pk={self.pk!r} is no argument of {where!r}; known: {known or 'none'}")
-
-    def of(self, arguments: Mapping[str, Any]) -> GuardedRow:
-        """Return the row of a call with these arguments."""
-        model = apps.get_model(self.model) if isinstance(self.model, str) else self.model
-        return GuardedRow(model, arguments[self.pk], self.guard)
+    return _decorator(name, options, rows_of)
 
 
 def _label(name: Name | Sequence[Name]) -> str:
@@ -212,13 +206,18 @@ def _label(name: Name | Sequence[Name]) -> str:
     )
 
 
-def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | None = None) -> Callable[[F], F]:
-    names = as_names(name)
-    if len(names) > 1:
+def _decorator(
+    name: Name | Sequence[Name] | None,
+    options: LockOptions,
+    rows_of: Callable[[Callable[..., Any]], GuardedRows] | None = None,
+) -> Callable[[F], F]:
+    if name is not None and len(as_names(name)) > 1:
         options.check_several()
 
     def decorate(function: F) -> F:
         check_decoratable(function)
+        rows = None if rows_of is None else rows_of(function)
+        names = as_names(rows.name if name is None and rows is not None else name)
         prefix = get_settings().KEY_PREFIX
         template: NameTemplate | NameTemplates
         if len(names) > 1:
@@ -227,8 +226,7 @@ def _decorator(name: Name | Sequence[Name], options: LockOptions, rows: _Rows | 
             template = NameTemplate(names[0], function, prefix=prefix)
         locked = Locked(template, options.on_conflict, timeout=options.timeout)
         if rows is not None:
-            rows.check(function, template)
-            rows.guard.register(rows.model, locked, rows.pk)
+            rows.guard.register(rows.model, locked, rows.pk, rows.lookup)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
             if rows is None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-from django.db.models import Model
+from typing import NamedTuple
 
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import (
@@ -20,19 +18,11 @@ from django_tasklock.conf import (
     milliseconds,
     spans,
 )
+from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards.guard import StateGuard
 from django_tasklock.locks.lock import Acquirable, TaskLock
 from django_tasklock.locks.parameters import POLICIES
 from django_tasklock.names import Names
-
-
-class GuardedRow(NamedTuple):
-    """The row that a call processes, and its guard."""
-
-    model: type[Model]
-    pk: Any
-    guard: StateGuard
 
 
 class CallOptions(NamedTuple):

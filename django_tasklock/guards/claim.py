@@ -27,6 +27,7 @@ from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, run_with_
 from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, has_token_columns
+from django_tasklock.guards.keys import PK, check_key
 from django_tasklock.guards.writes import Change, Why, locked, write
 
 logger = logging.getLogger("django_tasklock")
@@ -61,9 +62,12 @@ class Claim:
     ended = False
     """Whether the end of the body was written to the row, or cannot be. To write it again, reset this first."""
 
-    def __init__(self, model: type[Model], pk: Any, guard: StateGuard, token: str) -> None:
+    def __init__(self, model: type[Model], key: Any, guard: StateGuard, token: str, lookup: str = PK) -> None:
         self.model = model
-        self.pk = pk
+        self.key = key
+        self.lookup = lookup
+        self.pk = key
+        """The row's primary key; until it is read, ``key``."""
         self.guard = guard
         self.token = token
         self.epoch = 0
@@ -80,9 +84,12 @@ class Claim:
         return has_token_columns(self.model)
 
     @classmethod
-    def take(cls, model: type[Model], pk: Any, guard: StateGuard, token: str) -> Claim:
-        """Make a claim, call ``claim()`` and return it. Raises like ``claim()``."""
-        claim = cls(model, pk, guard, token)
+    def take(cls, model: type[Model], key: Any, guard: StateGuard, token: str, lookup: str = PK) -> Claim:
+        """Make a claim, call ``claim()`` and return it. ``key``: the primary key, or the value of the field ``lookup``.
+
+        Raises like ``claim()``, and ``TaskLockError`` for a key that is not one of that field.
+        """
+        claim = cls(model, check_key(model, lookup, key, "key"), guard, token, lookup)
         claim.claim()
         return claim
 
@@ -92,7 +99,7 @@ class Claim:
         Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, and
         ``TaskLockError`` if the guard does not fit the model.
         """
-        where, values = self.guard.find_claiming_guards(self.model, self.pk, self.token)
+        where, values = self.guard.find_claiming_guards(self.model, self.key, self.token, self.lookup)
         self.has_columns = TOKEN in values
         connection = connections[self.using]
         claimed = Change(self.guard.field, "claimed")
@@ -195,27 +202,33 @@ class Claim:
         if not claimed:
             raise _rejected(self.model, self.pk, row, self.guard)
 
-    def _claim_row(self, where: Q, values: dict[str, Any], change: Change) -> tuple[bool, tuple[Any, ...] | None]:
+    def _claim_row(self, where: Q, values: dict[str, Any], change: Change) -> tuple[bool, dict[str, Any] | None]:
         rows_of_model = self._all_rows()
+        by_key = rows_of_model.filter(**{self.lookup: self.key})
+        if self.lookup != PK:
+            pk = by_key.values_list("pk", flat=True).first()
+            if pk is None:
+                return False, None
+            self.pk = pk
         rows = rows_of_model.filter(where)
         same = None if self.has_columns else rows.filter(**{self.guard.field: self._state})
         columns = (TOKEN, EPOCH) if self.has_columns else ()
 
-        def attempt() -> tuple[bool, tuple[Any, ...] | None]:
+        def attempt() -> tuple[bool, dict[str, Any] | None]:
             claimed = write(rows, self.pk, values, same=same, change=change)
-            return claimed, rows_of_model.filter(pk=self.pk).values_list(self.guard.field, *columns).first()
+            return claimed, by_key.values(self.guard.field, *columns).first()
 
         claimed, found = attempt()
-        if not claimed and found is not None and found[0] in self.guard.claim_from:
+        if not claimed and found is not None and found[self.guard.field] in self.guard.claim_from:
             claimed, found = attempt()  # it may have been committed between the UPDATE and the read
         if (
             found is not None and not claimed and self._is_repeated and self._sent
         ):  # the answer to the first commit was lost
-            claimed = found[1] == self.token if self.has_columns else found[0] == self._state
+            claimed = found[TOKEN] == self.token if self.has_columns else found[self.guard.field] == self._state
             if claimed:
                 change.tell(self.using)
         if found is not None and claimed and self.has_columns:
-            self.epoch = found[2]
+            self.epoch = found[EPOCH]
         return claimed, found
 
     def _close_interrupted(self, values: dict[str, Any], why: Why, ours: bool) -> None:
@@ -326,10 +339,10 @@ class Claim:
         return f"claim {self.model._meta.label} {self.pk!r}"
 
 
-def _rejected(model: type[Model], pk: Any, row: tuple[Any, ...] | None, guard: StateGuard) -> GuardRejected:
-    """Log, signal and return the error for a row that cannot be claimed. ``row``: its values, the state first."""
+def _rejected(model: type[Model], pk: Any, row: dict[str, Any] | None, guard: StateGuard) -> GuardRejected:
+    """Log, signal and return the error for a row that cannot be claimed. ``row``: its values by column."""
     label = model._meta.label
-    state = None if row is None else row[0]
+    state = None if row is None else row[guard.field]
     reason = "missing" if row is None else "invalid_state"
     if row is None:
         text = f"there is no {label} {pk!r} to claim{_or_hidden(model)}"

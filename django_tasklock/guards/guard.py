@@ -20,6 +20,7 @@ from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards.keys import PK
 from django_tasklock.guards.writes import Change, Why, write
 
 TOKEN_LENGTH = 32
@@ -32,7 +33,9 @@ class Guarded(NamedTuple):
     guard: StateGuard
     locked: Any = None
     pk: str = "pk"
-    """The argument with the row's primary key."""
+    """The argument with the row's key."""
+    lookup: str = PK
+    """The field that the key is of."""
 
 
 _registered: list[Guarded] = []
@@ -131,13 +134,15 @@ class StateGuard:
             raise TaskLockError(f"{text} {hint}" if hint else text)
         self._fits.add(model)
 
-    def claimable(self, pk: Any) -> Q:
-        """Return the condition under which the row ``pk`` is claimable."""
-        where = Q(pk=pk) & Q(**{f"{self.field}__in": self.claim_from})
+    def claimable(self, key: Any, lookup: str = PK) -> Q:
+        """Return the condition under which the row with this key is claimable."""
+        where = Q(**{lookup: key}) & Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
 
-    def find_claiming_guards(self, model: type[Model], pk: Any, token: str) -> tuple[Q, dict[str, Any]]:
-        """Return condition and values of the claiming UPDATE of the row ``pk``.
+    def find_claiming_guards(
+        self, model: type[Model], key: Any, token: str, lookup: str = PK
+    ) -> tuple[Q, dict[str, Any]]:
+        """Return condition and values of the claiming UPDATE of the row with this key.
 
         Raises ``TaskLockError`` if one UPDATE cannot check a row of ``model``.
         """
@@ -145,11 +150,11 @@ class StateGuard:
         values = {self.field: self.claim_as}
         if has_token_columns(model):
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
-        return self.claimable(pk), values
+        return self.claimable(key, lookup), values
 
-    def register(self, model: type[Model] | str, locked: Any = None, pk: str = "pk") -> None:
+    def register(self, model: type[Model] | str, locked: Any = None, pk: str = "pk", lookup: str = PK) -> None:
         """Register this guard for system checks, the sweep and the admin. See ``Guarded``."""
-        _registered.append(Guarded(model, self, locked, pk))
+        _registered.append(Guarded(model, self, locked, pk, lookup))
 
 
 def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:

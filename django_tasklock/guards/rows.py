@@ -13,25 +13,30 @@ from django.db.models import Model, Q, QuerySet
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns
+from django_tasklock.guards.keys import PK
 
 PAGE = 1000  # rows read by one query
-IN = 500  # primary keys in one query: SQLite takes a thousand parameters
+IN = 500  # keys in one query: SQLite takes a thousand parameters
 
 
 class Row(NamedTuple):
-    """A row as one query has read it. ``states``: by state column. ``token``: ``None`` without token columns."""
+    """A row as one query has read it. ``values``: states and keys, by column. ``token``: ``None`` if it has none."""
 
     pk: Any
-    states: dict[str, Any]
+    values: dict[str, Any]
     token: str | None
+
+    def key_for(self, guarded: Guarded) -> Any:
+        """Return the key by which this guard's function names the row."""
+        return self.pk if guarded.lookup == PK else self.values[guarded.lookup]
 
     def claimed_by(self, guard: StateGuard) -> bool:
         """Tell whether the row is in the state that a claim by this guard sets."""
-        return bool(self.states[guard.field] == guard.claim_as)
+        return bool(self.values[guard.field] == guard.claim_as)
 
     def claimable_by(self, guard: StateGuard) -> bool:
         """Tell whether the row is in a claimable state of this guard."""
-        return self.states[guard.field] in guard.claim_from
+        return self.values[guard.field] in guard.claim_from
 
 
 def state_columns(guarded: Iterable[Guarded]) -> list[str]:
@@ -39,11 +44,17 @@ def state_columns(guarded: Iterable[Guarded]) -> list[str]:
     return sorted({one.guard.field for one in guarded})
 
 
-def read(model: type[Model], columns: Iterable[str], pks: list[Any]) -> list[Row]:
-    """Return these rows with their state columns, without those that do not exist."""
+def columns_of(guarded: Iterable[Guarded]) -> list[str]:
+    """Return the columns that are read for these guards: states, and keys beside the primary key."""
+    guarded = list(guarded)
+    return sorted({*state_columns(guarded), *(one.lookup for one in guarded)} - {PK})
+
+
+def read(model: type[Model], columns: Iterable[str], keys: list[Any], lookup: str = PK) -> list[Row]:
+    """Return the rows with these keys and their ``columns``, without those that do not exist."""
     columns, found = tuple(columns), []
-    for start in range(0, len(pks), IN):
-        found += _seen(model, columns, _everything(model).filter(pk__in=pks[start : start + IN]))
+    for start in range(0, len(keys), IN):
+        found += _seen(model, columns, _everything(model).filter(**{f"{lookup}__in": keys[start : start + IN]}))
     return found
 
 

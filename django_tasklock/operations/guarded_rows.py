@@ -11,8 +11,10 @@ from django.db.models import Model
 
 from django_tasklock.columns import table_model
 from django_tasklock.db.reconnect import from_a_signal
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
-from django_tasklock.guards.rows import Row, epoch_of, read, state_columns
+from django_tasklock.guards.keys import PK, parse_key
+from django_tasklock.guards.rows import Row, columns_of, epoch_of, read
 from django_tasklock.names import bare_name, each_of
 from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
@@ -23,6 +25,7 @@ class LockedRow(NamedTuple):
 
     model: type[Model]
     pk: Any
+    """``None`` if the row does not exist."""
     guard: StateGuard | None
     """``None``: no guard is registered, or several of different columns; only for models with token columns."""
     row: Row | None
@@ -33,8 +36,13 @@ class LockedRow(NamedTuple):
 
 def row_ref(record: Record) -> RowRef | None:
     """Return the row that the holder of the lock has recorded in it."""
-    model, colon, pk = record.holder.row.partition(":")
-    return RowRef(model, pk) if colon else None
+    model, colon, key = record.holder.row.partition(":")
+    if not colon:
+        return None
+    lookup = PK
+    if model.count(".") == 2:
+        model, _, lookup = model.rpartition(".")
+    return RowRef(model, key, lookup)
 
 
 def model_of(guarded: Guarded) -> type[Model] | None:
@@ -58,28 +66,23 @@ def guards_of(model: type[Model]) -> list[Guarded]:
     return found
 
 
-def parse_primary_key(model: type[Model], text: str) -> Any:
-    """Convert the text of a primary key; raise ``ValidationError``, ``ValueError`` or ``TypeError`` if invalid."""
-    field: Any = model._meta.pk
-    while field.remote_field:  # the primary key is the link to a parent model
-        field = field.target_field
-    key = field.to_python(text)
-    field.run_validators(key)  # a number may exceed the range of its column
-    hash(key)  # the text of a composite primary key gives a list
-    return key
+class RowKey(NamedTuple):
+    """The key of a row: the value of a unique field. ``model``: the one that has the table."""
+
+    model: type[Model]
+    lookup: str
+    key: Any
 
 
-def resolve_row(record: Record) -> tuple[type[Model], Any] | None:
-    """Return the model and primary key of the row that a lock's holder works on; ``None`` if absent or invalid.
-
-    The model is the one that has the table. A holder records the key as its caller wrote it: ``7`` and ``"007"`` are
-    one row.
-    """
-    label, _, text = record.holder.row.partition(":")
+def resolve_row(record: Record) -> RowKey | None:
+    """Return the key of the row that a lock's holder works on; ``None`` if absent or invalid."""
+    ref = row_ref(record)
+    if ref is None:
+        return None
     try:
-        model = table_model(apps.get_model(label))
-        return model, parse_primary_key(model, text)
-    except (LookupError, ValueError, TypeError, ValidationError, RecursionError):
+        model = table_model(apps.get_model(ref.model))
+        return RowKey(model, ref.lookup, parse_key(model, ref.lookup, ref.pk))
+    except (LookupError, ValueError, TypeError, ValidationError, RecursionError, TaskLockError):
         return None
 
 
@@ -93,30 +96,29 @@ def find_locked_row(record: Record) -> LockedRow | None:
     resolved = resolve_row(record)
     if resolved is None:
         return None
-    model, pk = resolved
+    model, lookup, key = resolved
     guards = guards_of(model)
     if not guards and not has_token_columns(model):
         return None
-    row = next(iter(read(model, state_columns(guards), [pk])), None)
-    found = [one.guard for one in find_possible_guards(record, pk, row, guards, Publisher().task_of)]
+    row = next(iter(read(model, columns_of(guards), [key], lookup)), None)
+    pk = None if row is None else row.pk
+    found = [one.guard for one in find_possible_guards(record, row, guards, Publisher().task_of)]
     if len({guard.field for guard in found}) != 1:
         return LockedRow(model, pk, None, row, []) if has_token_columns(model) else None
     return LockedRow(model, pk, found[0], row, states_after_release(found))
 
 
-def find_guard(
-    record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
-) -> Guarded | None:
+def find_guard(record: Record, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]) -> Guarded | None:
     """Return the guard with which the holder of this lock claims its row; ``None`` if several different ones fit.
 
     ``guards``: those of the row's model. ``task_of``: see ``Publisher``.
     """
-    found = find_possible_guards(record, pk, row, guards, task_of)
+    found = find_possible_guards(record, row, guards, task_of)
     return found[0] if found and are_equivalent(found) else None
 
 
 def find_possible_guards(
-    record: Record, pk: Any, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
+    record: Record, row: Row | None, guards: list[Guarded], task_of: Callable[[Any], Any]
 ) -> list[Guarded]:
     """Return the ``guards`` with which the holder of this lock may have claimed its row.
 
@@ -129,7 +131,7 @@ def find_possible_guards(
         return bool(task) and str(getattr(task_of(one.locked), "name", "")) == task
 
     def matches_name(one: Guarded) -> bool:
-        return lock_name(one, pk) == record.name
+        return row is not None and lock_name(one, row.key_for(one)) == record.name
 
     def matches_state(one: Guarded) -> bool:
         return row is not None and row.claimed_by(one.guard)
@@ -147,8 +149,8 @@ def are_equivalent(guards: Iterable[Guarded]) -> bool:
     return len({(one.guard.field, one.guard.claim_as, one.guard.retry) for one in guards}) < 2
 
 
-def lock_name(guarded: Guarded, pk: Any) -> str | None:
-    """Return the name of the lock for a row; ``None`` if the name depends on more than the primary key."""
+def lock_name(guarded: Guarded, key: Any) -> str | None:
+    """Return the name of the lock for the row with this key; ``None`` if the name depends on more than the key."""
     locked = guarded.locked
     try:
         if isinstance(locked, type):  # a task class: its registered instance has the lock
@@ -159,7 +161,7 @@ def lock_name(guarded: Guarded, pk: Any) -> str | None:
         if set(fields) != {guarded.pk}:
             return None
         # the first of several names, all of which one holder has
-        return bare_name(each_of(locked.name(**{guarded.pk: pk}))[0])
+        return bare_name(each_of(locked.name(**{guarded.pk: key}))[0])
     except Exception as error:  # a project's own callable may raise anything; the name is then unknown
         if from_a_signal(error):  # a time limit
             raise
@@ -180,7 +182,7 @@ def read_row_side(record: Record) -> RowSide | None:
         ref=ref,
         exists=row is not None,
         field="" if guard is None else guard.field,
-        state=None if row is None or guard is None else row.states[guard.field],
+        state=None if row is None or guard is None else row.values[guard.field],
         fingerprint=fingerprint("" if row is None else row.token or ""),
         epoch=epoch_of(found.model, found.pk),
         fenced=has_token_columns(found.model),

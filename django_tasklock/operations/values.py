@@ -57,13 +57,15 @@ class LockCounts(NamedTuple):
 
 
 class RowRef(NamedTuple):
-    """A guarded row: ``videos.video`` and its primary key as text."""
+    """A guarded row: ``videos.video`` and its key as text."""
 
     model: str
     pk: str
+    """The primary key, or the value of the field ``lookup``."""
+    lookup: str = "pk"
 
     def __str__(self) -> str:
-        return printable(f"{self.model}:{self.pk}")
+        return printable(f"{self.model}{'' if self.lookup == 'pk' else '.' + self.lookup}:{self.pk}")
 
 
 @dataclass(frozen=True, slots=True)

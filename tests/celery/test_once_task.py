@@ -85,7 +85,7 @@ BAD_OF_TASK = {
     "takeovers bool": (dict(takeovers=True), "takeovers must be a number, 0 or more"),
     "guard alone": (dict(guard=GUARD), "guard and model go together"),
     "model alone": (dict(model=Video), "guard and model go together"),
-    "pk": (dict(guard=GUARD, model=Video, pk="video_id"), "pk='video_id' is no argument of it"),
+    "pk": (dict(guard=GUARD, model=Video, pk="video_id"), "pk='video_id' is no argument of task once."),
 }
 
 

@@ -463,8 +463,15 @@ class TestWhatIsRefused:
                 lambda: model_lock(Video, "v:{pk}", guard=GUARD)(lambda video_id: None),
                 "names 'pk', which is no argument",
             ),
-            (lambda: model_lock(Video, "v", guard=GUARD)(lambda video_id: None), "pk='pk' is no argument of.*video_id"),
-            (lambda: model_lock(Video, "v", guard=GUARD)(functools.partial(lambda n: n)), "no argument of.*known: n"),
+            (
+                lambda: model_lock(Video, guard=GUARD, pk="pk")(lambda video_id: None),
+                "pk='pk' is no argument of.*video_id",
+            ),
+            (
+                lambda: model_lock(Video, guard=GUARD, pk="pk")(functools.partial(lambda n: n)),
+                "no argument of.*known: n",
+            ),
+            (lambda: model_lock(Video, guard=GUARD)(lambda *args, **kwargs: None), "no argument of.*known: none"),
         ],
     )
     def test_what_cannot_work(self, decorate, match):

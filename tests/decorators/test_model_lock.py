@@ -113,7 +113,7 @@ class TestModelLock:
         assert not held("film:1")
 
     def test_a_key_that_cannot_be_one_is_an_error_and_the_lock_is_free_again(self):
-        with pytest.raises(ValueError, match="expected a number"):
+        with pytest.raises(TaskLockError, match="'forty-two' is no key of testapp.Video, by its field 'id'"):
             process("forty-two")
         assert not held("video:forty-two")
 

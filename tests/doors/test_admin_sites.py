@@ -8,6 +8,7 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from typing import Any
+from uuid import UUID
 
 import pytest
 from django.contrib import admin
@@ -22,7 +23,7 @@ from django_tasklock.models import Lock
 from tests.support.admin_pages import LIST, words
 from tests.support.admin_sites import VideoAdmin, operators
 from tests.support.redis_server import free_port
-from tests.testapp.models import PlainVideo, Video
+from tests.testapp.models import PlainVideo, Track, Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [
@@ -42,6 +43,11 @@ def process(video_id: int) -> None:
 @model_lock(PlainVideo, "panel:{kind}:{video_id}", guard=GUARD, pk="video_id")
 def process_kind(kind: str, video_id: int) -> None:
     """Its lock does not."""
+
+
+@model_lock(Track, guard=GUARD, lookup="uid")
+def process_track(uid: UUID) -> None:
+    """Its lock goes by another key."""
 
 
 def links(text: str) -> list[str]:
@@ -104,7 +110,7 @@ def test_a_row_that_cannot_be_found(visitor, take, row: str) -> None:
 
 def panel(client: Client, row: Any) -> str:
     """What a guarded row's page says of its lock."""
-    page = client.get(f"/operators/testapp/video/{row.pk}/change/")
+    page = client.get(f"/operators/testapp/{row._meta.model_name}/{row.pk}/change/")
     assert page.status_code == 200
     found = re.search(r'id="tasklock-panel".*?</div>', page.text, re.DOTALL)
     return words(found[0]) if found else ""
@@ -121,6 +127,20 @@ def test_the_panel_says_who_works_on_the_row(visitor, take) -> None:
     page = client.get(f"/operators/testapp/video/{row.pk}/change/").text
     assert f'href="{OURS}panel_3A{row.pk}/change/"' in page
     assert "tasklock/admin.css" in page
+
+
+def test_a_lock_and_its_row_lead_to_each_other_by_another_key(visitor, take) -> None:
+    """The row's page is found by it, and the row from the lock."""
+    client = visitor("root")
+    row, other = Track.objects.create(title="Aria"), Track.objects.create(title="Bourree")
+    take(f"testapp.track:{row.uid}", row=f"testapp.track.uid:{row.uid}")
+    assert "live" in panel(client, row)
+    assert "free" in panel(client, other)
+    [link] = {link for link in links(client.get(OURS).text) if "uid=" in link}
+    assert link == f"/operators/testapp/track/?uid={row.uid}"
+    page = client.get(link).text
+    assert f"/operators/testapp/track/{row.pk}/change/" in page
+    assert f"/operators/testapp/track/{other.pk}/change/" not in page
 
 
 def test_the_panel_is_for_those_who_may_see_locks(visitor) -> None:

@@ -19,12 +19,12 @@ from django_tasklock.operations.locks import release
 from django_tasklock.rest.locks import views
 from django_tasklock.types import AcquireRequest
 from tests.support import quorum
-from tests.support.guards import GUARD, held, states
+from tests.support.guards import GUARD, ONCE, held, states
 from tests.support.proxy import scripts
 from tests.support.rest import PREFIX, SECRETS, Api, problem, url
 from tests.support.stores import eventually
 from tests.support.sweeping import dead_holder, hold
-from tests.testapp.models import Video
+from tests.testapp.models import Track, Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
@@ -284,6 +284,18 @@ class TestRelease:
         assert seen["done"][0] == 200
         assert seen["done"][1]["fenced"] is True
         assert states(video) == ("failed", 0, 2)
+
+    def test_a_row_that_is_named_by_another_key(self, by_key, name):
+        track = Track.objects.create()
+
+        @model_lock(Track, name + ":{uid}", guard=ONCE, lookup="uid")
+        def work(uid):
+            SECRETS.add(current_lock().token)
+            return by_key.get(url(f"{name}:{uid}")).json()["row"]
+
+        row = work(track.uid)
+        assert (row["model"], row["pk"], row["lookup"]) == ("testapp.track", str(track.uid), "uid")
+        assert (row["exists"], row["state"], row["agrees"]) == (True, "processing", True)
 
     @pytest.mark.parametrize("state", ["no such state", 7, True, ["processing"], {"a": 1}, 1.5, 10**30])
     def test_a_state_that_the_row_cannot_be_left_in(self, by_key, name, state):

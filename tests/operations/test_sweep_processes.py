@@ -18,9 +18,10 @@ from django_tasklock.operations import acts, sweep
 from django_tasklock.operations.sweep import restoring
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support import sweeper
+from tests.support.celery_site import sweep_tasks
 from tests.support.celery_site.courier import Courier
 from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, tally_of
-from tests.testapp.models import PlainVideo, Video
+from tests.testapp.models import PlainVideo, Track, Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.sweep_tasks", "tests.support.celery_site.once_tasks"]
@@ -65,6 +66,26 @@ def test_the_task_of_a_row_that_is_put_back_is_published_again_and_runs(
     assert celery_site.outcome(result)[0] == "SUCCESS"  # of a second one, if the machine stalled before the commit
     assert state(row) == ("ready", 3)
     assert tally_of(swept(requeue=True)) == {}
+
+
+def test_a_row_that_is_known_by_its_public_id_is_claimed_put_back_and_published_again_by_it(
+    celery_site, only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("swept_track")
+    monkeypatch.setattr(requeue, "SETTLING", 0.5)
+    fresh, left = Track.objects.create(), claimed(Track)
+    task = celery_site.app.tasks[sweep_tasks.swept_track.name]
+    report = swept(requeue=True)
+    assert tally_of(report) == {"abandoned": (1, 1, 0, 0)}
+    celery_site.worker()
+    again = celery_site.app.AsyncResult(found(report, "abandoned").published)
+    for result in (task.delay(str(fresh.uid)), again):
+        assert celery_site.outcome(result)[0] == "SUCCESS"
+    assert state(fresh) == ("ready", 1)
+    assert state(left) == ("ready", 3)
+    wrong = celery_site.outcome(task.delay(fresh.uid.hex))
+    assert wrong[0] == "FAILURE"
+    assert "TaskLockError" in repr(wrong)
 
 
 def test_without_being_asked_nothing_is_published(celery_site, only) -> None:

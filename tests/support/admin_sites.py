@@ -6,7 +6,7 @@ from django.contrib import admin
 
 from django_tasklock.admin import AuditAdmin, LockAdmin, LockPanelMixin, ParkedMessageAdmin, RateLimitAdmin
 from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit
-from tests.testapp.models import Video
+from tests.testapp.models import Track, Video
 
 __all__ = ["OperatorsSite", "VideoAdmin", "operators"]
 
@@ -28,4 +28,4 @@ operators.register(Lock, LockAdmin)
 operators.register(RateLimit, RateLimitAdmin)
 operators.register(ParkedMessage, ParkedMessageAdmin)
 operators.register(AuditEntry, AuditAdmin)
-operators.register(Video, VideoAdmin)
+operators.register([Track, Video], VideoAdmin)

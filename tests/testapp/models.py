@@ -27,6 +27,7 @@ __all__ = [
     "Shelf",
     "Tape",
     "Ticket",
+    "Track",
     "Trailer",
     "Video",
     "Work",
@@ -69,6 +70,15 @@ class Reel(models.Model):
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     status = models.CharField(max_length=20, default="uploading")
     review = models.CharField(max_length=20, default="uploading")
+
+
+class Track(GuardedModel):
+    """Known outside by other keys than its primary key."""
+
+    uid = models.UUIDField(default=uuid.uuid4, unique=True)
+    token = models.CharField(max_length=40, null=True, unique=True)
+    title = models.CharField(max_length=40, default="untitled")
+    status = models.CharField(max_length=20, default="uploading")
 
 
 class Scene(models.Model):

@@ -72,6 +72,6 @@ class _LazyPanel:
 
 
 def lock_names(row: Model) -> list[str]:
-    """Return the names of the row's locks, as far as they depend on the primary key alone."""
-    names = (lock_name(guarded, row.pk) for guarded in guards_of(type(row)))
+    """Return the names of the row's locks, as far as they depend on its key alone."""
+    names = (lock_name(guarded, row.serializable_value(guarded.lookup)) for guarded in guards_of(type(row)))
     return list(dict.fromkeys(name for name in names if name))

@@ -7,7 +7,6 @@ from typing import Any, Literal, cast
 
 from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject
-from django.apps import apps
 
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.celery.delivery.nested import is_map, map_options
@@ -16,7 +15,8 @@ from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.decorators.call import Call, CallStrategy, Skipped, action_when_busy, skip_or_raise
-from django_tasklock.decorators.options import CallOptions, GuardedRow
+from django_tasklock.decorators.options import CallOptions
+from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lock import Acquirable, TaskLock
@@ -101,8 +101,7 @@ def once_call(
 
 def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GuardedRow | None:
     """Return the row that a call works on, if its task has a guard."""
-    if task.guard is None:
+    if task.guarded is None:
         return None
-    arguments = parameters_of(task.run).bind(args, kwargs)
-    model = apps.get_model(task.model) if isinstance(task.model, str) else task.model
-    return GuardedRow(model, arguments[task.pk], task.guard)
+    row: GuardedRow = task.guarded.of(parameters_of(task.run).bind(args, kwargs))
+    return row

@@ -10,8 +10,9 @@ from django.db.models import Model, Q
 from django_tasklock.columns import TOKEN, table_model
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
-from django_tasklock.guards.rows import Row, indexed, read, state_columns
-from django_tasklock.operations.guarded_rows import find_guard, model_of, resolve_row
+from django_tasklock.guards.keys import PK
+from django_tasklock.guards.rows import Row, columns_of, indexed, read
+from django_tasklock.operations.guarded_rows import RowKey, find_guard, model_of, resolve_row
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import Record
 
@@ -20,11 +21,7 @@ class NamedRow(NamedTuple):
     """The row that a lock names. ``row``: ``None`` if it does not exist; ``model``: the one that has the table."""
 
     model: type[Model]
-    pk: Any
     row: Row | None
-
-    def __str__(self) -> str:
-        return f"{self.model._meta.label_lower}:{self.pk}"
 
 
 class Guards:
@@ -74,23 +71,23 @@ class Guards:
                 if has_token_columns(model):
                     seen |= Q(**{f"{field}__in": states})
 
-    def resolve_guarded_row(self, record: Record) -> tuple[type[Model], Any] | None:
-        """Return the model and primary key of the row that a lock names; ``None`` if its model has no guard."""
+    def resolve_guarded_row(self, record: Record) -> RowKey | None:
+        """Return the key of the row that a lock names; ``None`` if its model has no guard."""
         named = resolve_row(record)
-        return named if named is not None and named[0] in self.by_model else None
+        return named if named is not None and named.model in self.by_model else None
 
     def read_rows(self, records: Iterable[Record]) -> dict[str, NamedRow]:
         """Return the rows that these locks name, keyed by ``Holder.row``; rows of unguarded models are left out."""
-        named = {record.holder.row: row for record in records if (row := self.resolve_guarded_row(record)) is not None}
-        keys: dict[type[Model], set[Any]] = {}
-        for model, pk in named.values():
-            keys.setdefault(model, set()).add(pk)
-        rows = {
-            (model, row.pk): row
-            for model, pks in keys.items()
-            for row in read(model, state_columns(self.by_model[model]), list(pks))
-        }
-        return {text: NamedRow(model, pk, rows.get((model, pk))) for text, (model, pk) in named.items()}
+        named = {record.holder.row: key for record in records if (key := self.resolve_guarded_row(record)) is not None}
+        keys: dict[tuple[type[Model], str], set[Any]] = {}
+        for one in named.values():
+            keys.setdefault((one.model, one.lookup), set()).add(one.key)
+        rows: dict[RowKey, Row] = {}
+        for (model, lookup), wanted in keys.items():
+            columns = {*columns_of(self.by_model[model]), lookup} - {PK}
+            for row in read(model, columns, list(wanted), lookup):
+                rows[RowKey(model, lookup, row.pk if lookup == PK else row.values[lookup])] = row
+        return {text: NamedRow(one.model, rows.get(one)) for text, one in named.items()}
 
     def is_claimable(self, named_row: NamedRow) -> bool:
         """Return whether a task may still claim the row in its present state."""
@@ -99,7 +96,7 @@ class Guards:
 
     def find_guard(self, named_row: NamedRow, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
         """Return the guard with which the holder of this lock claims its row; ``None`` if several may be meant."""
-        return find_guard(record, named_row.pk, named_row.row, self.by_model[named_row.model], task_of)
+        return find_guard(record, named_row.row, self.by_model[named_row.model], task_of)
 
 
 def find_claiming_guards(guards: list[Guarded], row: Row) -> list[Guarded]:

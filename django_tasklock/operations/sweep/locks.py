@@ -6,10 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from django.db.models import Model
+
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded
+from django_tasklock.guards.rows import Row, state_columns
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations.locks.release import delete_if_held
 from django_tasklock.operations.sweep.guarded import Guards, NamedRow
@@ -34,7 +37,8 @@ class Suspect(NamedTuple):
 class ClaimedRow(NamedTuple):
     """The row of a lock, claimed by the lock's holder with this guard."""
 
-    named_row: NamedRow
+    model: type[Model]
+    row: Row
     guard: Guarded
 
 
@@ -118,7 +122,7 @@ class LockSweep:
         if self.options.dry_run:
             restored = RestoreResult(False)
             if claimed is not None:
-                restored = self.restorer.preview(claimed.named_row.model, [claimed.guard], publish=alive is not True)
+                restored = self.restorer.preview(claimed.model, [claimed.guard], publish=alive is not True)
             return _make_finding(suspect, FindingOutcome.WOULD, suspect.why, restored)
         return self.release(suspect, current, claimed, alive)
 
@@ -133,12 +137,13 @@ class LockSweep:
 
     def _find_claimed_row(self, named_row: NamedRow, record: Record) -> ClaimedRow | None:
         """Return the row that this lock's holder has claimed; ``None`` if there is no row to restore."""
-        if named_row.row is None or (named_row.row.token is not None and named_row.row.token != record.token):
+        row = named_row.row
+        if row is None or (row.token is not None and row.token != record.token):
             return None
         guard = self.guards.find_guard(named_row, record, self.restorer.publisher.task_of)
-        if guard is None or (named_row.row.token is None and not named_row.row.claimed_by(guard.guard)):
+        if guard is None or (row.token is None and not row.claimed_by(guard.guard)):
             return None
-        return ClaimedRow(named_row, guard)
+        return ClaimedRow(named_row.model, row, guard)
 
     def release(self, suspect: Suspect, current: Record, claimed: ClaimedRow | None, alive: bool | None) -> Finding:
         """Restore the row, then release the lock; in reverse order if the task is to be published.
@@ -151,8 +156,8 @@ class LockSweep:
         removed = bool(delete_if_held(current)) if release_first else False
         if claimed is not None and (removed or not release_first):
             restored = self.restorer.restore(
-                claimed.named_row.model,
-                claimed.named_row.pk,
+                claimed.model,
+                claimed.row,
                 current.token,
                 [claimed.guard],
                 publish=alive is not True,
@@ -181,7 +186,8 @@ def classify(record: Record, named_row: NamedRow | None, guards: Guards) -> tupl
     if named_row.row.token:
         return Kind.DIFFERS, "its row is claimed by another token: only the last claim may write to it"
     if not guards.is_claimable(named_row):
-        states = ", ".join(f"{state!r}" for state in named_row.row.states.values())
+        columns = state_columns(guards.by_model[named_row.model])
+        states = ", ".join(f"{named_row.row.values[column]!r}" for column in columns)
         return Kind.FINISHED, f"its row is not claimed any more, and {states}"
     return None  # about to be claimed, or just released
 

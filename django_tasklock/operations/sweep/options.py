@@ -14,6 +14,7 @@ from django_tasklock.columns import table_model
 from django_tasklock.conf import Duration, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import strip_prefix
+from django_tasklock.operations.guarded_rows import row_ref
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record, monotonic
 
@@ -81,7 +82,8 @@ class SweepOptions:
         return self.age is None or (bool(record.token) and record.now - record.at >= self.age)
 
     def _names_selected_model(self, record: Record) -> bool:
+        ref = row_ref(record)
         try:
-            return table_model(apps.get_model(record.holder.row.partition(":")[0])) in self.models
+            return ref is not None and table_model(apps.get_model(ref.model)) in self.models
         except (LookupError, ValueError):
             return False

@@ -17,6 +17,7 @@ from django_tasklock.db.reconnect import from_a_signal
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
+from django_tasklock.guards.rows import Row
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations.sweep.guarded import claimable_state
 from django_tasklock.operations.sweep.options import SweepOptions
@@ -68,7 +69,7 @@ class RowRestorer:
     def restore(
         self,
         model: type[Model],
-        pk: Any,
+        row: Row,
         token: str,
         guards: list[Guarded],
         *,
@@ -90,32 +91,33 @@ class RowRestorer:
             return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
         if free_locks and not has_token_columns(model):
             with acquire_briefly(free_locks) as acquired:
-                return self._restore(model, pk, token, one, guard, state, why) if acquired else RestoreResult(False)
-        return self._restore(model, pk, token, one, guard, state, why)
+                return self._restore(model, row, token, one, guard, state, why) if acquired else RestoreResult(False)
+        return self._restore(model, row, token, one, guard, state, why)
 
     def _restore(
-        self, model: type[Model], pk: Any, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
+        self, model: type[Model], row: Row, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
     ) -> RestoreResult:
         if one is None:
-            return RestoreResult(revoke_claim(model, pk, guard, token, state, "swept"), unpublished=why)
+            return RestoreResult(revoke_claim(model, row.pk, guard, token, state, "swept"), unpublished=why)
+        key = row.key_for(one)
         due = 0.0
         message_id = ""
         try:
-            with durable(router.db_for_write(model), f"put {model._meta.label} {pk!r} back"):
-                if not revoke_claim(model, pk, guard, token, state, "swept"):
+            with durable(router.db_for_write(model), f"put {model._meta.label} {row.pk!r} back"):
+                if not revoke_claim(model, row.pk, guard, token, state, "swept"):
                     return RestoreResult(False)
-                message_id, due = self.publisher.publish(one.locked, one.pk, pk)
+                message_id, due = self.publisher.publish(one.locked, one.pk, key)
         except (Error, TaskLockError):
             raise  # of the database or the store: trying other rows would fail as well
         except Exception as error:
             if from_a_signal(error):  # a time limit
                 raise
             logger.warning(
-                "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, pk, error
+                "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, row.pk, error
             )
             return RestoreResult(False, unpublished=str(error) or repr(error), why="its task could not be published")
         if time.monotonic() >= due:  # the message may have been run, and refused, before the commit
-            message_id, _ = self.publisher.publish(one.locked, one.pk, pk)
+            message_id, _ = self.publisher.publish(one.locked, one.pk, key)
         return RestoreResult(True, published=message_id)
 
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from django.db.models import Model
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.guards.guard import Guarded
-from django_tasklock.guards.rows import Row, claimed_pages, read, state_columns
-from django_tasklock.operations.guarded_rows import are_equivalent, lock_name
+from django_tasklock.guards.keys import PK
+from django_tasklock.guards.rows import Row, claimed_pages, columns_of, read
+from django_tasklock.operations.guarded_rows import RowKey, are_equivalent, lock_name
 from django_tasklock.operations.sweep.guarded import Guards, find_claiming_guards
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, SweepLog
@@ -28,7 +29,7 @@ class Suspect(NamedTuple):
     guards: list[Guarded]
     row: Row
     names: tuple[str, ...]
-    """The names of the row's locks that depend on the primary key alone."""
+    """The names of the row's locks that depend on its key alone."""
     names_complete: bool
     """Whether these are all the locks that tasks take for the row by default."""
 
@@ -38,9 +39,10 @@ class Suspect(NamedTuple):
         return self.names[0] if self.names_complete and len(self.names) == 1 else ""
 
     @property
-    def key(self) -> tuple[type[Model], Any]:
-        """The model and the primary key."""
-        return self.model, self.row.pk
+    def keys(self) -> set[RowKey]:
+        """The keys by which holders of its locks may name the row."""
+        found = {RowKey(self.model, one.lookup, self.row.key_for(one)) for one in self.guards}
+        return {RowKey(self.model, PK, self.row.pk), *found}
 
     @property
     def label(self) -> str:
@@ -67,14 +69,16 @@ class LiveLocks:
         if not remaining or not self.can_list:
             return remaining
         tokens = {suspect.row.token for suspect in remaining if suspect.row.token}
-        rows = {suspect.key for suspect in remaining}
+        rows = set[RowKey]().union(*(suspect.keys for suspect in remaining))
         found_tokens: set[str] = set()
-        locked_rows: set[tuple[type[Model], Any]] = set()
+        locked_rows: set[RowKey | None] = set()
         for page in live_locks(self.backend):
             found_tokens |= {record.token for record in page if record.token in tokens}
             locked_rows |= rows.intersection(map(self.guards.resolve_guarded_row, page))
         return [
-            suspect for suspect in remaining if suspect.row.token not in found_tokens and suspect.key not in locked_rows
+            suspect
+            for suspect in remaining
+            if suspect.row.token not in found_tokens and suspect.keys.isdisjoint(locked_rows)
         ]
 
 
@@ -114,7 +118,7 @@ class RowSweep:
 
     def _find_suspects(self) -> Iterator[Suspect]:
         for model, where, key, guards in self.guards.claim_queries():
-            for rows in claimed_pages(model, where, state_columns(guards), key):
+            for rows in claimed_pages(model, where, columns_of(guards), key):
                 if self.options.timed_out:
                     return
                 self.log.looked_at["rows"] += len(rows)
@@ -126,7 +130,7 @@ class RowSweep:
             guards = find_claiming_guards(guards, row)
             if row.token is None and not (options.requeue or self.restorer.preview(model, guards, publish=False).done):
                 continue  # claimable already: there is nothing to restore
-            names = {lock_name(one, row.pk) for one in guards}
+            names = {lock_name(one, row.key_for(one)) for one in guards}
             names_complete = None not in names
             if row.token is None and not names_complete:
                 continue  # nothing tells whether a task works on it
@@ -152,7 +156,7 @@ class RowSweep:
             )
         restored = self.restorer.restore(
             suspect.model,
-            suspect.row.pk,
+            suspect.row,
             suspect.row.token or "",
             suspect.guards,
             publish=True,
@@ -172,7 +176,7 @@ def _select_unchanged(batch: list[Suspect]) -> list[Suspect]:
     """Return the suspects whose rows still have the state and the token of the first pass."""
     groups: dict[tuple[type[Model], tuple[str, ...]], list[Suspect]] = {}
     for suspect in batch:
-        groups.setdefault((suspect.model, tuple(suspect.row.states)), []).append(suspect)
+        groups.setdefault((suspect.model, tuple(suspect.row.values)), []).append(suspect)
     unchanged: list[Suspect] = []
     for (model, columns), suspects in groups.items():
         now = {row.pk: row for row in read(model, columns, [suspect.row.pk for suspect in suspects])}

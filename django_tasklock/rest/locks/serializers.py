@@ -88,7 +88,7 @@ class RowSerializer(ValueSerializer):
     """A guarded row."""
 
     value_class: ClassVar[Any] = RowRef
-    value_fields = "model pk"
+    value_fields = "model pk lookup"
 
 
 class LockSerializer(InfoSerializer):

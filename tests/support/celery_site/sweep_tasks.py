@@ -10,10 +10,11 @@ from django_tasklock import acquire_task_lock, model_lock, release_task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.tasks import hold_here
 from tests.support.guards import GUARD, ONCE
-from tests.testapp.models import PlainVideo, Video
+from tests.testapp.models import PlainVideo, Track, Video
 
 __all__ = [
-    "plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_plain_again", "swept_two", "swept_video"
+    "plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_plain_again", "swept_track", "swept_two",
+    "swept_video",
 ]  # fmt: skip
 
 
@@ -40,6 +41,12 @@ def retrying_hold(self: Any, key: str, until: str | None = None) -> dict[str, An
 def swept_video(self: Any, video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """The rule: a bound task, a row with a token, a lock by the primary key."""
     return hold_here(video_id, seconds, until)
+
+
+@shared_task(base=OnceTask, bind=True, model=Track, lookup="uid", guard=ONCE)
+def swept_track(self: Any, uid: str, until: str | None = None) -> dict[str, Any]:
+    """A row that is known by its public id; the lock is named after it."""
+    return hold_here(str(uid), until=until)
 
 
 @shared_task
