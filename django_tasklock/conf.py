@@ -93,6 +93,8 @@ class Settings:
     MESSAGE_LEASE: Duration | None = 60
     """After how long a dead Celery worker's messages start again, with Redis as the broker; ``None``: after the
     visibility timeout of the broker."""
+    PREFETCH_TIMEOUT: Duration = 300
+    """How long a Celery worker whose slots neither begin nor end anything keeps what waits for them (Redis broker)."""
     METRICS: bool = True
     """Whether the store counts what happens to locks and limiters, by kind."""
     HISTORY: int = 10
@@ -219,7 +221,7 @@ def _wrong(key: str, value: object) -> str:
         return "" if value in _CHOICES[key] else f"must be one of {', '.join(map(repr, _CHOICES[key]))}"
     if key in ("TIMEOUT", "MESSAGE_LEASE") and value is None:
         return ""
-    if key in ("TIMEOUT", "LEASE", "MESSAGE_LEASE"):
+    if key in ("TIMEOUT", "LEASE", "MESSAGE_LEASE", "PREFETCH_TIMEOUT"):
         try:
             milliseconds(value, key)
         except TaskLockError:

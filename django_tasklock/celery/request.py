@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any
+from typing import Any, ClassVar
 
+from celery.exceptions import TaskRevokedError
 from celery.worker import request
-from celery.worker.state import task_ready
+from celery.worker.state import reserved_requests, task_ready
 
 from django_tasklock.celery.exceptions import Rejected
 
@@ -19,12 +20,41 @@ class Request(request.Request):
     """
 
     cancelled = False
+    in_slot_before_start: ClassVar[bool] = True
+    """Whether a request waits for a slot before the pool is given it, as with prefork; otherwise the pool keeps it."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         # Celery derives a class for each task, with an ``on_success`` of its own that does not call this one's.
         super().__init_subclass__(**options)
         if "on_success" in vars(cls):
             cls.on_success = _unless_killed(cls.on_success)  # type: ignore[method-assign]
+
+    def give_back(self) -> bool:
+        """Leave the message to other workers, for any thread. Return False if a slot has it: it cannot be stopped."""
+        if self.__dict__.setdefault("has_slot", False):
+            return False
+        self.acknowledged = True  # whatever becomes of it here changes nothing in the broker
+        return True
+
+    def _enter_slot(self) -> bool:
+        """Return whether it may start; otherwise it was given back, and is forgotten."""
+        if self.__dict__.setdefault("has_slot", True):
+            return True
+        task_ready(self)
+        return False
+
+    def revoked(self) -> bool:
+        """Return whether it must not start: it was revoked, or has expired, or was given back."""
+        # Celery also asks when the message arrives.
+        if self.in_slot_before_start and self in reserved_requests and not self._enter_slot():
+            return True
+        return bool(super().revoked())
+
+    def on_accepted(self, *how: Any, **more: Any) -> Any:
+        """Record the start. Raises ``TaskRevokedError``, which keeps a pool of this process from it, if given back."""
+        if not self.in_slot_before_start and not self._enter_slot():
+            raise TaskRevokedError(self.id)
+        return super().on_accepted(*how, **more)
 
     def cancel(self, *how: Any, **more: Any) -> Any:
         """Stop the task, whose message will be delivered again."""

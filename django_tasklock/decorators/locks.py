@@ -56,16 +56,24 @@ class Locked:
         on_conflict: OnConflict | None = None,
         *,
         timeout: Timeout = DEFAULT,
+        blocking_timeout: Duration | None = None,
         bound: bool = False,
     ) -> None:
         self.template = template
         self.on_conflict = on_conflict
         self.timeout = timeout
+        self.blocking_timeout = blocking_timeout
         self._bound = bound  # the first parameter is the task itself, which is no argument of a message
 
     def of_bound(self) -> Locked:
         """Return this lock for a bound function."""
-        return Locked(self.template, self.on_conflict, timeout=self.timeout, bound=True)
+        return Locked(
+            self.template,
+            self.on_conflict,
+            timeout=self.timeout,
+            blocking_timeout=self.blocking_timeout,
+            bound=True,
+        )
 
     def name(self, /, *args: Any, **arguments: Any) -> str:
         """Return the lock's name for these arguments. Those that the name does not use may be left out."""
@@ -224,7 +232,9 @@ def _decorator(
             template = NameTemplates(names, function, prefix=prefix)
         else:
             template = NameTemplate(names[0], function, prefix=prefix)
-        locked = Locked(template, options.on_conflict, timeout=options.timeout)
+        locked = Locked(
+            template, options.on_conflict, timeout=options.timeout, blocking_timeout=options.blocking_timeout
+        )
         if rows is not None:
             rows.guard.register(rows.model, locked, rows.pk, rows.lookup)
 

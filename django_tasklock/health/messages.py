@@ -54,8 +54,11 @@ def check_messages(timeout: float) -> tuple[dict[str, Any], list[str]]:
         "workers": len(current),
         "messages": sum(mark.messages for mark in current),
         "late_seconds": late,
+        "stuck": (stuck := sum(mark.stuck for mark in current)),
     }
     warnings = [f"a worker has renewed its messages {late:.1f} s late within the last hour"] if late else []
+    if stuck:
+        warnings.append(f"workers have given back {stuck} messages: their slots, or the tasks in them, do not go on")
     return state, warnings
 
 

@@ -22,7 +22,15 @@ from prometheus_client.registry import Collector
 from django_tasklock.db.pools import figures, longest_held, timeouts
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.metrics.table import BY_NAME
-from django_tasklock.operations.metrics import Gauges, Histogram, LimiterCounts, Totals, read_gauges, read_totals
+from django_tasklock.operations.metrics import (
+    Gauges,
+    Histogram,
+    LimiterCounts,
+    Totals,
+    count_stuck,
+    read_gauges,
+    read_totals,
+)
 
 logger = logging.getLogger("django_tasklock")
 
@@ -46,6 +54,8 @@ class StoreCollector(Collector):
                 _add_totals(values, read_totals())
             except (TaskLockError, ImproperlyConfigured) as error:
                 logger.warning("metrics: the counts could not be read: %s", error)
+        if (stuck := count_stuck()) is not None:
+            values["tasklock_messages_stuck"][()] = stuck
         _add_connections(values)
         for name, found in values.items():
             if found:

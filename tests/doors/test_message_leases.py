@@ -202,8 +202,8 @@ class TestHealth:
     def test_counts_the_workers(self, app: Celery, settings: Any, client: Any) -> None:
         lease(settings, 60)
         leave(app, "w1@host", messages=3)
-        leave(app, "w2@host", messages=4, late=35.0)
-        leave(app, "dead@host", messages=4, late=50.0, until=time.time() - 10)
+        leave(app, "w2@host", messages=4, late=35.0, stuck=3)
+        leave(app, "dead@host", messages=4, late=50.0, stuck=5, until=time.time() - 10)
         response = client.get("/health/locks")
         said = response.json()
         assert response.status_code == 200
@@ -213,8 +213,12 @@ class TestHealth:
             "workers": 2,
             "messages": 7,
             "late_seconds": 35.0,
+            "stuck": 3,
         }
-        assert said["warnings"] == ["a worker has renewed its messages 35.0 s late within the last hour"]
+        assert said["warnings"] == [
+            "a worker has renewed its messages 35.0 s late within the last hour",
+            "workers have given back 3 messages: their slots, or the tasks in them, do not go on",
+        ]
         assert "host" not in response.content.decode()
 
     def test_a_broker_that_is_down_is_a_warning(

@@ -34,9 +34,9 @@ class DetachedMessages:
         return len(self._messages)
 
     @property
-    def tags(self) -> list[str]:
-        """Their delivery tags."""
-        return list(self._messages)
+    def messages(self) -> list[Any]:
+        """The messages themselves."""
+        return list(self._messages.values())
 
     def hook_into(self, qos: Any, running: Callable[[], Iterable[Any]]) -> None:
         """Detach the messages of ``running`` requests when kombu is about to requeue what a channel has."""
@@ -50,15 +50,20 @@ class DetachedMessages:
         qos.restore_unacked = restore_others
 
     def _detach(self, qos: Any, message: Any) -> None:
-        if not message.acknowledged and forget_delivery(qos, message.delivery_tag):
+        if not message.acknowledged and forget_delivery(qos, message):
             self._messages[message.delivery_tag] = message
-            message.channel = _SettlingChannel(self)
+            message.channel = SettlingChannel(self)
 
     def settle(self, tag: str, *, done: bool) -> None:
         """Record that a message was acknowledged or rejected, to be sent to the broker."""
         if self._messages.pop(tag, None) is not None:
             self._settlements.append(Settlement(tag, done))
             self._on_settled()
+
+    def forget(self, message: Any) -> None:
+        """Forget a message, which is another worker's."""
+        if self._messages.get(tag := message.delivery_tag) is message:
+            del self._messages[tag]
 
     def restore_entries(self, index: Index) -> None:
         """Write the messages to the broker's index again, which may have lost them."""
@@ -76,7 +81,7 @@ class DetachedMessages:
             self._settlements.popleft()
 
 
-class _SettlingChannel:
+class SettlingChannel:
     """The channel of a detached message: it records settlements."""
 
     no_ack_consumers = None
@@ -85,7 +90,13 @@ class _SettlingChannel:
         self._detached = detached
 
     def basic_ack(self, delivery_tag: str, multiple: bool = False) -> None:
+        """Record an acknowledgement."""
         self._detached.settle(delivery_tag, done=True)
 
     def basic_reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Record a rejection."""
         self._detached.settle(delivery_tag, done=not requeue)
+
+    def forget(self, message: Any) -> None:
+        """Forget the message, which is another worker's."""
+        self._detached.forget(message)

@@ -59,6 +59,11 @@ class Index:
         self._open()
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
 
+    def requeue(self, tag: str) -> None:
+        """Put a message back into its queue, where it is the next."""
+        self._open()
+        self._channel.qos.restore_by_tag(tag)
+
     def record_fetched(self, message: Any) -> None:
         """Record again that this message is fetched and unacknowledged."""
         self._open()

@@ -12,6 +12,8 @@ from celery.worker import state
 from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages.renewal import Renewer
 from django_tasklock.celery.messages.unacked import fetched_by
+from django_tasklock.celery.request import Request
+from django_tasklock.conf import get_settings, milliseconds
 
 
 class MessageLease(bootsteps.StartStopStep):
@@ -32,9 +34,13 @@ class MessageLease(bootsteps.StartStopStep):
         if self._renewer is None:
             lease = message_lease(consumer.app)
             assert lease is not None
-            self._renewer = Renewer(consumer.app, consumer.hostname, lease)
+            timeout = milliseconds(get_settings().PREFETCH_TIMEOUT, "PREFETCH_TIMEOUT") / 1000
+            self._renewer = Renewer(consumer.app, consumer.hostname, lease, timeout)
+            Request.in_slot_before_start = consumer.pool.uses_semaphore
         connection = consumer.connection
-        self._renewer.detached.hook_into(consumer.task_consumer.channel.qos, partial(_running_in, consumer))
+        qos = consumer.task_consumer.channel.qos
+        self._renewer.detached.hook_into(qos, partial(_running_in, consumer))
+        self._renewer.vouching.hook_into(qos)
         self._renewer.use_connection(connection, partial(fetched_by, connection))
 
     def stop(self, consumer: Any) -> None:

@@ -41,6 +41,8 @@ class Mark:
     """The number of messages that it had fetched and not acknowledged."""
     late: float = 0.0
     """Seconds by which the worst renewal of the last hour was late."""
+    stuck: int = 0
+    """The number of messages that it has given back, as its slots, or their own tasks, do not go on."""
 
     @property
     def is_current(self) -> bool:

@@ -21,6 +21,7 @@ from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.detached import DetachedMessages
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.timeouts import period_of
+from django_tasklock.celery.messages.vouching import Vouching
 from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
@@ -46,18 +47,19 @@ _running: list[Renewer] = []
 class Renewer:
     """The renewals of one worker. It is given each new connection, and stopped at the end."""
 
-    def __init__(self, app: Any, node: str, lease: float) -> None:
+    def __init__(self, app: Any, node: str, lease: float, prefetch_timeout: float) -> None:
         self.node = node
         self.lease = lease
         self.period = period_of(lease)
         self._app = app
-        self._fetched: Callable[[], list[str]] = list
+        self._fetched: Callable[[], list[Any]] = list
         self._index: Index | None = None
         self._connection: Any = None
         self._stop_requested = threading.Event()
         self._wake = threading.Event()
         self.detached = DetachedMessages(self._wake.set)
         """The messages of running tasks whose connection is lost."""
+        self.vouching = Vouching(prefetch_timeout, lease)
         self._thread: threading.Thread | None = None
         self._process = os.getpid()
         self._renewed = monotonic()
@@ -86,7 +88,7 @@ class Renewer:
 
     # What the worker calls
 
-    def use_connection(self, connection: Any, fetched: Callable[[], list[str]]) -> None:
+    def use_connection(self, connection: Any, fetched: Callable[[], list[Any]]) -> None:
         """Start or continue with this connection of the worker. ``fetched`` returns the worker's messages."""
         with no_fork():
             self._connection, self._fetched = connection, fetched
@@ -151,7 +153,8 @@ class Renewer:
     def _renew(self) -> None:
         index = self._current_index
         is_new = not index.connected
-        tags = self._fetched() + self.detached.tags
+        messages = self._fetched() + self.detached.messages
+        tags = [message.delivery_tag for message in messages if message not in self.vouching.withheld]
         began = monotonic()
         index.renew(tags)  # first: nothing that only informs may stand in its way
         if is_new:
@@ -160,10 +163,12 @@ class Renewer:
         self._renewed, self._failing = began, False
         while self._late_renewals and self._late_renewals[0][0] < began - HOUR:
             self._late_renewals.popleft()
+        for message in self.vouching.review(messages):
+            index.requeue(message.delivery_tag)
         now = time.time()
         worst = max((late for _, late in self._late_renewals), default=0.0)
         until = now + marks.validity_of(self.lease)
-        mark = marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1))
+        mark = marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1), self.vouching.stuck)
         with self._optional("HSET", "+hset +hdel ~"):
             marks.write(index, mark)
 

@@ -1,0 +1,190 @@
+"""The messages for which a living worker no longer vouches: it renews them no more, so that others take them.
+
+A main process lives on while its slots hang, in a read without a time limit or stopped by a signal. Therefore a lease
+also needs progress. Messages that wait for a slot are given back if no slot has begun or ended anything for
+``PREFETCH_TIMEOUT``, and so is a running one whose own lock has ended by its timeout, after one more lease.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from celery.worker import state
+
+from django_tasklock.backends import get_backend
+from django_tasklock.celery.delivery.cleanup import lock_name
+from django_tasklock.celery.message import header_of
+from django_tasklock.celery.messages.detached import SettlingChannel
+from django_tasklock.celery.messages.unacked import forget_delivery, unchanged
+from django_tasklock.celery.options import merge, pop_overrides
+from django_tasklock.celery.request import Request
+from django_tasklock.celery.task import OnceTask
+from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
+from django_tasklock.db.connections import release_connections
+from django_tasklock.db.forks import no_fork
+from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.logs import log
+from django_tasklock.types import monotonic
+
+SHOWN = 5
+"""Tasks that a warning names."""
+
+
+class Vouching:
+    """What one worker vouches for. ``timeout``: that of the slots; ``lease``: that of its messages; both in seconds."""
+
+    def __init__(self, timeout: float, lease: float) -> None:
+        self.timeout = timeout
+        self.lease = lease
+        self.withheld: set[Any] = set()
+        """The messages that are not renewed."""
+        self._progress = _progress()
+        self._progressed = monotonic()
+        self._stalled_at: tuple[int, int] | None = None
+        self._given_back: set[Request] = set()
+        """The requests that were given back and still wait for a slot here; so long nothing is fetched for them."""
+        self._overdue: dict[Any, float] = {}
+        """The running requests whose locks have ended, and when that was seen."""
+        self._looker: threading.Thread | None = None
+
+    @property
+    def stalled(self) -> bool:
+        """Whether messages wait, and no slot has begun or ended anything for the timeout: nothing more is fetched."""
+        return self._stalled_at is not None and self._stalled_at == _progress()
+
+    @property
+    def stuck(self) -> int:
+        """The number of messages that wait for stalled slots, or run on without their lock."""
+        return len(self._overdue) + (len(_waiting()) if self.stalled else 0)
+
+    def hook_into(self, qos: Any) -> None:
+        """Fetch nothing while the slots are stalled, and put back nothing that is another worker's already."""
+        can_consume, restore = qos.can_consume, qos.restore_unacked
+
+        def restore_own(*args: Any, **kwargs: Any) -> Any:
+            for message in list(self.withheld):
+                forget_delivery(qos, message)
+            return restore(*args, **kwargs)
+
+        qos.can_consume = lambda: not self.stalled and can_consume()
+        qos.restore_unacked = restore_own
+
+    def review(self, fetched: Iterable[Any]) -> list[Any]:
+        """Look at the slots, once per renewal. Return the messages to be put back into their queues now.
+
+        ``fetched``: the messages that this worker has.
+        """
+        self._give_up_overdue()
+        self.withheld.update(request.message for request in self._overdue)
+        self.withheld &= set(fetched)
+        now, progress, waiting = monotonic(), _progress(), _waiting()
+        for request in self._given_back.difference(waiting):
+            _forget(request.message)
+        self._given_back.intersection_update(waiting)
+        if not waiting or progress != self._progress:
+            self._progress, self._progressed, self._stalled_at = progress, now, None
+            return []
+        if now - self._progressed < self.timeout:
+            return []
+        if self._stalled_at is None:  # what it fetched up to now is given back the next time
+            self._stalled_at = progress
+            log(
+                logging.WARNING,
+                "messages: %d wait, and no slot of this worker has begun or ended anything for %.0f s. They are given"
+                " back, and no more are fetched until a slot does. Running: %s",
+                len(waiting),
+                now - self._progressed,
+                _describe(unchanged(lambda: list(state.active_requests))) or "none",
+            )
+            return []
+        given_back = [request for request in waiting if request.give_back()]
+        if given_back:
+            log(logging.WARNING, "messages: %d given back: %s", len(given_back), _describe(given_back))
+        self._given_back.update(given_back)
+        messages = [request.message for request in given_back]
+        self.withheld.update(messages)
+        return messages
+
+    def _give_up_overdue(self) -> None:
+        """Start to look for running tasks whose lock has ended, and give up those that still run a lease later."""
+        running = [one for one in unchanged(lambda: list(state.active_requests)) if not one.acknowledged]
+        for request, seen in list(self._overdue.items()):
+            if request not in running:
+                del self._overdue[request]
+            elif monotonic() - seen >= self.lease:  # another worker has it: an acknowledgement would take it away
+                request.acknowledged = True
+                _forget(request.message)
+        suspects = [one for one in running if one not in self._overdue and time.time() - one.time_start > self.lease]
+        if suspects and (self._looker is None or not self._looker.is_alive()):
+            # The store may hang, and renewals must not.
+            self._looker = threading.Thread(
+                target=self._look_for_overdue, args=(suspects,), name="tasklock-overdue", daemon=True
+            )
+            self._looker.start()
+
+    def _look_for_overdue(self, suspects: list[Any]) -> None:
+        try:
+            with no_fork():
+                for request in suspects:
+                    if _is_overdue(request):
+                        log(
+                            logging.WARNING,
+                            "messages: %s still runs and its lock has ended by its timeout, so its message is no longer"
+                            " renewed: another worker starts it in %g s",
+                            _describe([request]),
+                            self.lease,
+                        )
+                        self._overdue[request] = monotonic()
+        except Exception as error:  # the next renewal looks again
+            level = logging.DEBUG if isinstance(error, BackendUnavailable) else logging.INFO
+            log(level, "messages: the locks of running tasks could not be read: %r", error)
+        finally:
+            release_connections()  # Django does not close the connections of this thread
+
+
+def _progress() -> tuple[int, int]:
+    """Return what changes whenever a slot of this worker begins or ends something."""
+    return state.all_total_count[0], len(state.active_requests)
+
+
+def _waiting() -> list[Request]:
+    """Return the requests that wait for a slot, given back or not. One with a countdown, or a rate limit, does not."""
+    reserved = unchanged(lambda: list(state.reserved_requests))
+    return [one for one in reserved if isinstance(one, Request) and one not in state.active_requests]
+
+
+def _is_overdue(request: Any) -> bool:
+    """Return whether the request's lock has ended by its timeout. May raise any error."""
+    task, header, kwargs = request.task, header_of(request._context), dict(request.kwargs)
+    locked: Any = getattr(task.run, "lock", None)
+    if isinstance(task, OnceTask):
+        locked = merge(task, pop_overrides(task, kwargs, header.get("once"))).lock
+    if locked is None:
+        return False
+    timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
+    timeout = math.inf if timeout_ms == UNTIL_RELEASED else timeout_ms / 1000
+    waits = (locked.blocking_timeout or timeout) if locked.on_conflict == "wait" else 0.0
+    if time.time() - request.time_start <= waits + timeout:
+        return False
+    name = lock_name(task, header, request.args, kwargs)
+    record = None if name is None else get_backend().get(name)
+    is_own = record is not None and (record.holder.task, record.holder.task_id) == (task.name, request.id)
+    return name is not None and not is_own
+
+
+def _forget(message: Any) -> None:
+    channel = message.channel
+    if isinstance(channel, SettlingChannel):
+        channel.forget(message)
+    else:
+        forget_delivery(channel.qos, message)
+
+
+def _describe(requests: list[Any]) -> str:
+    names = ", ".join(f"{one.name}[{one.id}]" for one in requests[:SHOWN])
+    return names + (f" and {len(requests) - SHOWN} more" if len(requests) > SHOWN else "")
