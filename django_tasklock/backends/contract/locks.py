@@ -94,18 +94,16 @@ class LockStore(LeaseStore):
         one lock after the other, so for a moment some may be busy although no caller gets them all; a store that can
         takes them in one step.
         """
-        taken: list[str] = []
         fence = 0
         try:
             for name in names:
                 answer = self.acquire(request._replace(name=name))
                 if isinstance(answer, Busy):
-                    self.release_all([one for one in names if one != name] if self.wakes else taken, request.token)
+                    self.release_all([one for one in names if one != name], request.token)
                     return answer._replace(name=name)
-                taken.append(name)
                 fence = max(fence, answer.fence)
         except BackendUnavailable as error:
-            error.doubt |= bool(taken)
+            error.doubt |= fence > 0
             raise
         return Grant(fence, request.ttl_ms)
 

@@ -123,6 +123,9 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 seen = [(name, *read_row(alias, key_of(name))) for name in names]
                 for name, row, now in seen:
                     if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
+                        for own, kept, _ in seen:
+                            if kept is not None and _is_held_by(kept, request):
+                                self._released(alias, key_of(own), request.token)
                         self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                         return Busy(row.record(), row.expires_at - now, name)
                 # One fence for all, greater than the last of each; a repeated request keeps the fence it was granted.
