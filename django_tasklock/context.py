@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from django_tasklock.exceptions import BackendUnavailable, LockLost, ReleaseAsked
+from django_tasklock.exceptions import BackendUnavailable, LockLost, ReleaseAsked, TaskLockError
 from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
@@ -91,6 +91,17 @@ def skip_abandoned(block: Block | None) -> Block | None:
     while block is not None and block.lock() is None:
         block = block.around
     return block
+
+
+def none_current(noun: str, advice: str) -> TaskLockError:
+    """Return the error of code that asks for the current lock, claim or limiter where there is none."""
+    text = f"no {noun} is current here: {advice}"
+    if threading.current_thread() is not threading.main_thread():
+        text += (
+            f". Contexts do not follow into threads: pass the {noun} to the thread's function, or run that with"
+            " contextvars.copy_context().run"
+        )
+    return TaskLockError(text)
 
 
 def forget() -> None:

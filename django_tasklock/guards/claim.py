@@ -9,6 +9,7 @@ Each step is a short transaction of its own, which is sent again if the database
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
@@ -22,6 +23,7 @@ from django.db.models import Model, Q, QuerySet
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.context import none_current
 from django_tasklock.db.connections import should_release
 from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, run_with_retries
 from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
@@ -38,15 +40,20 @@ current: ContextVar[Claim | None] = ContextVar("tasklock_claim", default=None)
 
 
 def current_claim() -> Claim:
-    """Return the claim of the body that runs here. Raises ``TaskLockError`` outside of such a body."""
+    """Return the claim of the body that runs here.
+
+    Raises ``TaskLockError`` where there is none, as in a thread that the body has started.
+    """
     claim = current.get()
     if claim is None:
-        raise TaskLockError("no claim is current here: call this inside a function decorated with model_lock")
+        raise none_current("claim", "call this inside a function decorated with model_lock")
     return claim
 
 
 class Claim:
     """One worker's right to one row, from ``claim()`` on. The row has its ``token`` and ``epoch``.
+
+    Its methods may be called in several threads at once, each of which uses its own connection.
 
     On a model without the two columns only the state is compared: a stale worker is refused once its successor has
     finished, not before.
@@ -76,7 +83,7 @@ class Claim:
         self._state = guard.claim_as
         self._closed = False
         self._sent = False  # the claim may have been committed
-        self._is_repeated = False  # the step is repeated, because its first answer was lost
+        self._thread = threading.local()  # ``repeats``: its step is repeated, because the first answer was lost
 
     @cached_property
     def has_columns(self) -> bool:
@@ -304,18 +311,22 @@ class Claim:
         rows = self._all_rows().filter(pk=self.pk)
         return rows.filter(**written, **({EPOCH: self.epoch} if self.has_columns else {})).exists()
 
+    @property
+    def _is_repeated(self) -> bool:
+        return getattr(self._thread, "repeats", False)
+
     def _resilient(self, step: Callable[[], T], **terms: Any) -> T:
         connection = connections[self.using]
         opens = connection.connection is None
 
         def attempt(tried: bool) -> T:
-            self._is_repeated = tried
+            self._thread.repeats = tried
             return step()
 
         try:
             return run_with_retries(connection, attempt, self.name, **terms)
         finally:
-            self._is_repeated = False
+            self._thread.repeats = False
             self._close_if_opened(opens)
 
     def _should_close(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:

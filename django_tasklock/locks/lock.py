@@ -23,7 +23,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
-from django_tasklock.context import Block, ensure_lease_held, lock_block, skip_abandoned
+from django_tasklock.context import Block, ensure_lease_held, lock_block, none_current, skip_abandoned
 from django_tasklock.db.transactions import warn_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
@@ -40,10 +40,16 @@ from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
 
-def current_lock() -> TaskLock | None:
-    """Return the lock of the innermost ``with`` block or decorated function that runs here."""
-    block = lock_block.get()
-    return None if block is None else block.lock()
+def current_lock() -> TaskLock:
+    """Return the lock of the innermost ``with`` block or decorated function that runs here.
+
+    Raises ``TaskLockError`` where there is none, as in a thread that the body has started.
+    """
+    block = skip_abandoned(lock_block.get())
+    lock: TaskLock | None = None if block is None else block.lock()
+    if lock is None:
+        raise none_current("lock", "call this inside a block of a lock or a function decorated with one")
+    return lock
 
 
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR

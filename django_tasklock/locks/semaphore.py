@@ -15,7 +15,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
-from django_tasklock.context import Block, limiter_block, skip_abandoned
+from django_tasklock.context import Block, limiter_block, none_current, skip_abandoned
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
@@ -31,10 +31,16 @@ MOST = 10_000
 """The greatest limit, because the store keeps each member by itself."""
 
 
-def current_limiter() -> ConcurrencyLimiter | None:
-    """Return the limiter of the innermost ``with`` block or decorated function that runs here."""
-    block = limiter_block.get()
-    return None if block is None else block.lock()
+def current_limiter() -> ConcurrencyLimiter:
+    """Return the limiter of the innermost ``with`` block or decorated function that runs here.
+
+    Raises ``TaskLockError`` where there is none, as in a thread that the body has started.
+    """
+    block = skip_abandoned(limiter_block.get())
+    limiter: ConcurrencyLimiter | None = None if block is None else block.lock()
+    if limiter is None:
+        raise none_current("limiter", "call this inside a block of a limiter or a function decorated with one")
+    return limiter
 
 
 def check_limit(limit: object, name: str | None = None) -> int:

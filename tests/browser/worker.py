@@ -93,7 +93,6 @@ def main() -> None:
 
             def act(order: dict[str, Any]) -> None:
                 if order.pop("ensure", False):
-                    assert lock is not None
                     lock.ensure_held()
                 if order:
                     claim.update(**order)

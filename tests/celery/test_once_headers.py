@@ -34,7 +34,6 @@ def current(app: OnceApp) -> OnceApp:
 
 def locked_by_now() -> str:
     lock = current_lock()
-    assert lock is not None
     return lock.name
 
 

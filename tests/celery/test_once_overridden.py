@@ -11,6 +11,7 @@ from celery import Task
 from django_tasklock import TaskLock, TaskLockAcquireError, current_lock
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
+from tests.support.current import here
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import OnceApp, once_app
 
@@ -56,7 +57,7 @@ def app(settings: Any) -> Iterator[OnceApp]:
 
 def task_of(app: OnceApp, base: Any, bind: bool, **options: Any) -> Any:
     def plain(x: int) -> Any:
-        lock = current_lock()
+        lock = here(current_lock)
         return None if lock is None else lock.name
 
     def bound(self: Any, x: int) -> Any:
@@ -103,7 +104,7 @@ def test_a_task_that_calls_another(app: OnceApp, base: Any, outside: Any) -> Non
 @BOTH
 def test_a_task_that_calls_itself(app: OnceApp, base: Any) -> None:
     def body(self: Any, deep: int) -> Any:
-        lock = current_lock()
+        lock = here(current_lock)
         return [lock and lock.name, *(self(deep - 1) if deep else [])]
 
     app.task(body, base=base, bind=True, key="n:{deep}").delay(2)
@@ -117,7 +118,7 @@ def test_a_class_with_a_run_of_its_own(app: OnceApp, base: Any) -> None:
         key = "own:{x}"
 
         def run(self, x: int) -> Any:
-            lock = current_lock()
+            lock = here(current_lock)
             return lock and lock.name
 
     task = app.app.register_task(Own())
@@ -131,7 +132,7 @@ def test_a_class_that_is_derived_from_a_task(app: OnceApp) -> None:
         key = "parent"
 
         def run(self) -> Any:
-            lock = current_lock()
+            lock = here(current_lock)
             return lock and lock.name
 
     app.app.register_task(Parent())

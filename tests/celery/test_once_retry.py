@@ -26,7 +26,6 @@ def app(settings: Any) -> Iterator[OnceApp]:
 
 def name_here() -> str:
     lock = current_lock()
-    assert lock is not None
     return lock.name
 
 

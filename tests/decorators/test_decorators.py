@@ -33,6 +33,7 @@ from django_tasklock.backends.memory import reset
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.signals import lock_conflict, lock_released, store_unavailable
 from django_tasklock.types import Released
+from tests.support.current import here
 from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, states
 from tests.support.stores import eventually
 from tests.testapp.models import Video
@@ -113,7 +114,7 @@ class TestTaskLock:
 
         work(1)
         assert inside == [("a:1", True)]
-        assert current_lock() is None
+        assert here(current_lock) is None
 
     def test_a_lost_lock_that_the_body_takes_again_is_given_back(self):
         @task_lock("a")
@@ -125,7 +126,7 @@ class TestTaskLock:
             assert lock.acquire()
 
         work()
-        assert current_lock() is None
+        assert here(current_lock) is None
         assert not held("a")
 
     def test_an_error_releases_it_too_and_comes_out_as_it_is(self):
@@ -371,7 +372,7 @@ class TestConflicts:
             return [current_lock().name, *deeper]
 
         assert work(2) == ["x:2", "x:1", "x:0"]
-        assert current_lock() is None
+        assert here(current_lock) is None
 
 
 class TestUnavailable:

@@ -202,7 +202,7 @@ def test_a_decorated_function_end_to_end(crew: Crew, store: Store, name: str, wh
         assert "its row was not marked" in "".join(caught.value.__notes__)
     assert states(video) == ("ready", 50, 2)
     assert not store.exists(f"task_lock:{name}:{video.pk}")
-    assert a.do("current_lock()") is None
+    assert a.do("here(current_lock)") is None
 
 
 def test_a_decorated_function_does_not_release_its_successors_lock(crew: Crew, store: Store, name: str) -> None:

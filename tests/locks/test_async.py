@@ -24,6 +24,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.ownership import current_owner
+from tests.support.current import here
 from tests.support.public import in_store, raw_redis, script, stored
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 
@@ -87,7 +88,7 @@ class TestVerbs:
                 assert lock.held
                 await asyncio.sleep(0)
                 assert await locked("video:1")
-            assert current_lock() is None
+            assert here(current_lock) is None
             assert not await locked("video:1")
 
         run(main)
@@ -222,7 +223,7 @@ class TestHolders:
 
         async def main():
             await asyncio.gather(*(one(f"video:{number}") for number in range(5)))
-            assert current_lock() is None
+            assert here(current_lock) is None
 
         run(main)
 

@@ -29,6 +29,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.ownership import current_owner
 from django_tasklock.testing import forget
+from tests.support.current import here
 from tests.support.public import Received, forked, in_store, setting
 from tests.support.stores import LISTING, an_ask, eventually, granted, stores
 
@@ -64,13 +65,13 @@ class TestFree:
         assert not is_task_locked("video:1")
 
     def test_it_is_the_current_lock(self, store):
-        assert current_lock() is None
+        assert here(current_lock) is None
         with task_lock_context("task_lock:video:1"):
             assert current_lock().name == "video:1"
             with task_lock_context("video:2"):
                 assert current_lock().name == "video:2"
             assert current_lock().name == "video:1"
-        assert current_lock() is None
+        assert here(current_lock) is None
 
     def test_the_lock_lives_by_a_lease_that_a_heartbeat_renews(self, store):
         with task_lock_context("video:1", timeout=100, lease=4):
@@ -125,7 +126,7 @@ class TestBusy:
     def test_or_yields_false(self, busy):
         with task_lock_context("video:1", raise_on_fail=False) as acquired:
             assert acquired is False
-            assert current_lock() is None
+            assert here(current_lock) is None
         assert get_backend().get("video:1").token == busy
 
     def test_an_exception_of_the_body_then_passes_through_and_touches_no_lock(self, busy):
@@ -297,7 +298,7 @@ class TestTaken:
                 else:
                     assert lock.acquire()
             assert current_lock() is around
-        assert current_lock() is None
+        assert here(current_lock) is None
         assert not lock.taken
         assert not is_task_locked("video:1")
 
@@ -315,7 +316,7 @@ class TestTaken:
                     await lock.aensure_held()
                 async with lock:
                     assert lock.held
-            return current_lock()
+            return here(current_lock)
 
         assert asyncio.run(main()) is None
         assert not is_task_locked("video:1")
@@ -329,7 +330,7 @@ class TestTaken:
 
             def child():
                 context.__exit__(None, None, None)
-                return is_task_locked("video:2"), current_lock() is None
+                return is_task_locked("video:2"), here(current_lock) is None
 
             assert forked(child)[0] is True
             assert is_task_locked("video:1")

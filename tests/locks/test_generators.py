@@ -14,6 +14,7 @@ import pytest
 
 from django_tasklock import ConcurrencyLimiter, TaskLock, current_limiter, current_lock, force_release_task_lock
 from django_tasklock.types import fingerprint
+from tests.support.current import here
 from tests.support.public import forked, in_store
 from tests.support.stores import stores
 
@@ -247,7 +248,7 @@ class TestAsync:
             async with TaskLock("other") as other:
                 await rows.aclose()
                 assert current_lock() is other
-            assert current_lock() is None
+            assert here(current_lock) is None
 
         asyncio.run(main())
 

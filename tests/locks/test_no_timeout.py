@@ -52,7 +52,6 @@ def body() -> None:
 def left() -> tuple[bool, float | None]:
     """Whether the lock that is held here has no timeout, and its lease."""
     lock = current_lock()
-    assert lock is not None
     info = get_lock_info(lock.name)
     assert info is not None
     return info.time_left > YEAR, None if info.ttl is None else round(info.ttl)

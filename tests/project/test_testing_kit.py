@@ -37,6 +37,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.testing.off import GrantingBackend
+from tests.support.current import here
 from tests.support.public import Received, in_store, setting
 from tests.support.stores import ALL, LISTING, eventually, stores
 from tests.support.twins import thread_of
@@ -193,7 +194,7 @@ class TestKilling:
         lock = TaskLock("left")
         lock.__enter__()
         testing.reset()
-        assert current_lock() is None
+        assert here(current_lock) is None
 
     def test_nobody_renews_it_or_gives_it_back(self, store: str) -> None:
         lock = TaskLock("report", lease=60)
@@ -256,7 +257,7 @@ class TestKilling:
                 process(video.pk)
         video.refresh_from_db()
         assert video.status == "processing"
-        assert current_lock() is None
+        assert here(current_lock) is None
         testing.assert_locked(f"video:{video.pk}")
 
 

@@ -27,6 +27,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
+from tests.support.current import here
 from tests.support.guards import GUARD
 from tests.support.stores import eventually
 from tests.testapp.models import PlainVideo, Video
@@ -48,6 +49,7 @@ __all__ = [
     "gc",
     "get_backend",
     "heartbeat",
+    "here",
     "model_lock",
     "os",
     "signal",
