@@ -35,7 +35,7 @@ class TestWithWorkers:
     def test_it_runs_once_its_publisher_has_committed(self, celery_site):
         """However late that is, in tries of which none counts as a retry."""
         celery_site.worker(concurrency=2)
-        hidden = connection.features.has_select_for_update  # SQLite would let nobody write until the commit
+        hidden = connection.vendor == "postgresql"  # in others the claim would wait for the commit
         results = {}
         with transaction.atomic() if hidden else nullcontext():
             for pk, name in enumerate(("locked_row", "once_row"), PK):
