@@ -48,23 +48,31 @@ def settled(site: Site, broker: redis.Redis) -> None:
 @pytest.mark.parametrize("how", ["prefork", "stopped", "threads"])
 def test_what_waits_behind_slots_that_hang_runs_elsewhere(site: Site, broker: redis.Redis, how: str) -> None:
     """And what they run is delivered once: they may yet go on, and do not run then what was given back."""
-    gate = site.gate()
+    gate, elsewhere = site.gate(), site.gate()
     first = site.worker(concurrency=2, prefetch=2, pool="threads" if how == "threads" else "prefork")
     for key in ("hangs", "hangs too"):
         site.publish("hold", key, until=gate)
         site.started(key)
     for key in ("waits", "waits too"):
-        site.publish("hold", key)
+        site.publish("hold", key, until=elsewhere)
     site.wait_until(lambda: (mark := mark_of(site, first)) is not None and mark.messages == 4)
     children = first.children() if how == "stopped" else []
     for child in children:
         os.kill(child, signal.SIGSTOP)
-    second = site.worker()
+    second = site.worker(concurrency=3)  # with a slot for one that is given back once more
     starts = [site.started(key, 1, PATIENCE) for key in ("waits", "waits too")]
     assert {one.pid for one in starts} <= set(second.children())
     site.wait_until(lambda: (mark := mark_of(site, first)) is not None and (mark.stuck, mark.messages) == (2, 2))
     assert "2 wait, and no slot of this worker has begun or ended anything for" in first.log()
     assert count_stuck() == 2
+    seen: set[float] = set()
+
+    def reviewed() -> bool:
+        seen.update(mark.at for mark in marks.read_marks(site.app) if mark.node == first.name)
+        return len(seen) > 4
+
+    site.wait_until(reviewed, PATIENCE)
+    elsewhere.open()
     second.terminate()
     second.ended()
     gate.open()

@@ -102,7 +102,8 @@ class Vouching:
                 _describe(unchanged(lambda: list(state.active_requests))) or "none",
             )
             return []
-        given_back = [request for request in waiting if request.give_back()]
+        # Each once: its delivery tag is that of its next delivery as well, which another worker has.
+        given_back = [one for one in waiting if one not in self._given_back and one.give_back()]
         if given_back:
             log(logging.WARNING, "messages: %d given back: %s", len(given_back), _describe(given_back))
         self._given_back.update(given_back)
