@@ -22,6 +22,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.db.connections import release_connections
@@ -41,11 +42,32 @@ UNANSWERED = BackendUnavailable("the part of the store where they are could not 
 FAILING = 2.0  # seconds that one round may spend on failing requests to a store: the leases of other stores wait
 
 
+class _Followed(NamedTuple):
+    """A lease to be renewed, and what is logged of it if it is dropped."""
+
+    lease: weakref.ref[Lease]
+    noun: str
+    name: str
+    acquired_in: tuple[str, int]
+    kept: Lease | None
+    """The lease itself, if it lasts until it is released: then the process keeps it."""
+
+    def log_drop(self, then: str) -> None:
+        """Log that nobody can release it any more, and what happens ``then``."""
+        text = (
+            "%s %r was not released: its thread or asyncio task has ended, and its object was collected. %s. It was"
+            " acquired in %s, line %d; use it as a with block, or keep the object for as long as you need the lock"
+        )
+        log(logging.WARNING, text, self.noun, self.name, then, *self.acquired_in)
+
+
 class Heartbeat:
     """The renewals of one process. Methods may be called from any thread."""
 
     def __init__(self) -> None:
-        self._held: dict[str, weakref.ref[Lease]] = {}
+        self._held: dict[str, _Followed] = {}
+        self._kept: set[str] = set()
+        """The tokens of dropped leases that the process keeps."""
         self.reconciler = Reconciler()
         # Both are implemented in C, and the lock is re-entrant: unlike a Condition, neither is left half acquired by an
         # exception from a signal handler (a soft time limit), and __del__ of a lock may call release_later() anywhere.
@@ -57,7 +79,8 @@ class Heartbeat:
 
     def follow(self, lease: Lease) -> None:
         """Renew ``lease`` until it is released, lost or at its timeout."""
-        self._held[lease.token] = weakref.ref(lease)
+        kept = lease if lease.until_released else None
+        self._held[lease.token] = _Followed(weakref.ref(lease), lease.backend.noun, lease.name, lease.acquired_in, kept)
         # The thread has to wake sooner; or it should have woken long ago and may have died.
         if not lease.renew_at - (lease.lease_ms or 0) / 3000 <= self._wakes_at <= lease.renew_at:
             self.wake_thread()
@@ -203,6 +226,7 @@ class Heartbeat:
 
     def beat(self) -> float:
         """Run one round: renew what is due. Return when the next round is due, infinite if nothing is left."""
+        self._log_kept()
         now = monotonic()
         batches: dict[LeaseStore, list[Lease]] = {}
         lost: list[tuple[Lease, str]] = []
@@ -237,13 +261,21 @@ class Heartbeat:
     def leases(self) -> list[Lease]:
         """Return the leases to be renewed."""
         found = []
-        for token, reference in list(self._held.items()):
-            lease = reference()
-            if lease is None:  # garbage-collected without a release: it expires
-                self._held.pop(token, None)
-            else:
+        for token, followed in list(self._held.items()):
+            lease = followed.lease()
+            if lease is not None:
                 found.append(lease)
+            elif self._held.pop(token, None) is not None:
+                followed.log_drop("It is not renewed any more, and expires")
         return found
+
+    def _log_kept(self) -> None:
+        """Log once for each dropped lease that the process keeps that it does."""
+        dropped = {token for token, one in list(self._held.items()) if one.kept is not None and one.kept.dropped}
+        for token in dropped - self._kept:
+            if (followed := self._held.get(token)) is not None:
+                followed.log_drop("This process renews it until it ends, because the lock has no timeout")
+        self._kept = dropped
 
     def renew(self, backend: LeaseStore, batch: list[Lease]) -> list[tuple[Lease, str]]:
         """Renew ``batch`` in separate requests. Return the lost leases, each with the reason.

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from django_tasklock.conf import UNTIL_RELEASED
 from django_tasklock.process import check_process
 from django_tasklock.types import Grant, monotonic
 
@@ -59,6 +60,10 @@ class Lease:
     """Whether its body runs without the lock, because the store is down and the policy is ``run``."""
     owner: Callable[[], Owner | None] | None = None
     """A weak reference to its owner, dead once that thread or asyncio task has ended."""
+    acquired_in: tuple[str, int] = ("", 0)
+    """The file and line that acquired it."""
+    until_released = False
+    """Whether it has no timeout, so that the process keeps it even if nothing else refers to it any more."""
     _lost = ""
 
     def __init__(
@@ -87,6 +92,7 @@ class Lease:
     def granted(self, grant: Grant, sent: float, hold: int) -> None:
         """Store the grant that answered a request sent at ``sent``. ``hold``: the timeout in milliseconds."""
         self.fence = grant.fence
+        self.until_released = hold == UNTIL_RELEASED
         self.until = sent + hold / 1000
         ttl = grant.ttl  # as in renewed(), without the call
         self.deadline = sent + ttl / 1000 - ROUNDING
@@ -136,6 +142,11 @@ class Lease:
             return False
         self.checked_at = now
         return True
+
+    @property
+    def dropped(self) -> bool:
+        """Whether its owner has ended and its object was collected, so that nobody can release it."""
+        return self.lock is not None and self.lock() is None and self.owner is not None and self.owner() is None
 
     @property
     def current(self) -> Lease:

@@ -540,6 +540,10 @@ class Acquirable(ABC):
         lease = Lease(self._store(), self.name, parameters.lease_ms, weakref.ref(self), self._on_lost)
         if self.reserved_token is not None:
             lease.token, self.reserved_token = self.reserved_token, None
+        caller = sys._getframe(2)
+        while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("django_tasklock."):
+            caller = caller.f_back
+        lease.acquired_in = caller.f_code.co_filename, caller.f_lineno
         holder = holder_json(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
         lease.kind = self.kind if parameters.counted else None
         request = AcquireRequest(

@@ -261,8 +261,12 @@ def test_an_expired_lock_is_not_created_again(store: Store, name: str) -> None:
     assert told.lock.release() is Released.GONE
 
 
-def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, name: str) -> None:
-    """Nothing has it any more: neither its object nor the thread. It does not take a garbage collection to see that."""
+def test_a_lock_dropped_without_a_release_ends_with_its_thread(
+    store: Store, name: str, warnings_logged: Callable[[], list[str]]
+) -> None:
+    """Nothing has it any more: neither its object nor the thread. It does not take a garbage collection to see that,
+    and the log says so.
+    """
     before = len(heartbeat)
     store.script_flush()  # the first acquisition after that is answered by an error, whose traceback has the lock
 
@@ -279,6 +283,25 @@ def test_a_lock_dropped_without_a_release_ends_with_its_thread(store: Store, nam
     finally:
         gc.enable()
     eventually(lambda: len(heartbeat) == before)
+    line = drop.__code__.co_firstlineno + 1
+    (warned,) = [one for one in warnings_logged() if f"{name!r} was not released" in one]
+    assert "its thread or asyncio task has ended" in warned
+    assert f"acquired in {__file__}, line {line};" in warned
+
+
+def test_a_dropped_lock_without_a_timeout_is_kept_by_its_process(
+    store: Store, name: str, warnings_logged: Callable[[], list[str]]
+) -> None:
+    """As a scheduler takes it that must be the only one, in a function that ends."""
+    thread = threading.Thread(target=lambda: TaskLock(name, timeout=None, lease=4).acquire())
+    thread.start()
+    thread.join()
+    renewed(name)
+    eventually(lambda: any("renews it until it ends" in one for one in warnings_logged()), 30)
+    renewed(name)
+    assert len([one for one in warnings_logged() if f"{name!r} was not released" in one]) == 1
+    assert force_release_task_lock(name)
+    eventually(lambda: not any(lease.name == name for lease in heartbeat.leases()), 30)
 
 
 def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name: str) -> None:
