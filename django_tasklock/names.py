@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import lru_cache
 from string import Formatter
 from typing import Any
@@ -45,11 +47,57 @@ def clean(name: object, prefix: str = "") -> str:
 
 
 def bare_name(name: object) -> str:
-    """Return the name of a lock, or a concurrency limiter, as stores have it: without the prefix of the settings.
+    """Return the whole name of a lock, or a concurrency limiter, of any tenant: without the prefix of the settings.
 
     Raises ``TaskLockError`` saying why it can be none.
     """
-    return clean(name, get_settings().KEY_PREFIX)
+    return clean(name, get_settings().prefix)
+
+
+_tenant: ContextVar[str | None] = ContextVar("tasklock_tenant", default=None)
+
+
+@contextmanager
+def of_tenant(tenant: str | None) -> Iterator[None]:
+    """Names made in the block are those of ``tenant``. ``None``: of the present one; empty: they are whole names."""
+    token = _tenant.set(tenant)
+    try:
+        yield
+    finally:
+        _tenant.reset(token)
+
+
+def own_name(name: object) -> str:
+    """Return the name of a lock of the present tenant as stores have it. Raises ``TaskLockError`` like ``clean``."""
+    return with_tenant(clean(name, get_settings().prefix))
+
+
+def with_tenant(name: str) -> str:
+    """Return a clean name as the present tenant has it: ``acme:video:42``. A name that begins so stays as it is.
+
+    If it is too long then, a hash of the name is its end.
+    """
+    tenant = _tenant.get()
+    if tenant is None:
+        tenant = get_settings().tenant()
+    if not tenant:
+        return name
+    if isinstance(name, Names):
+        return clean_all(map(with_tenant, name.each))
+    if name.startswith(f"{tenant}:"):
+        return name
+    whole = f"{tenant}:{name}"
+    if len(whole) > MAX_LENGTH:
+        digest = hashlib.sha256(name.encode()).hexdigest()
+        whole = whole[: MAX_LENGTH - len(digest)] + digest
+    return whole
+
+
+def other_tenant(name: str) -> str:
+    """Return the tenant of a lock, in whose tables its row is, unless that is the present one; empty: it is."""
+    here = get_settings().tenant()
+    tenant = each_of(name)[0].partition(":")[0]
+    return "" if not here or tenant == here else tenant
 
 
 MOST = 64

@@ -11,6 +11,7 @@ from celery.exceptions import Reject
 from django.utils.crypto import salted_hmac
 
 from django_tasklock.celery.broker import redelivery_timeout
+from django_tasklock.conf import get_settings
 from django_tasklock.types import monotonic
 
 HEADER = "tasklock"
@@ -131,6 +132,12 @@ def header_of(request: Any) -> dict[str, Any]:
 def bind_header(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:
     """Return our header bound to this message, so that it is ignored if it is copied to another one."""
     return {**header, "of": [task, task_id]}
+
+
+def tenant_header() -> dict[str, Any]:
+    """Return the part of a new message's header that says whose locks its task takes; empty without tenants."""
+    tenant = get_settings().tenant()
+    return {"tenant": tenant} if tenant else {}
 
 
 def is_header_for(header: Any, task: object, task_id: object) -> bool:

@@ -25,6 +25,7 @@ from django_tasklock.celery.message import (
     hide_header,
     is_header_for,
     predecessor_request,
+    tenant_header,
 )
 from django_tasklock.celery.misplaced import refuse_without_base
 from django_tasklock.celery.parking import order
@@ -105,6 +106,12 @@ class CeleryHost(host.Host):
             return NestedCall
         return TaskCall if here is task else MapElementCall if is_element(here) else NestedCall
 
+    def tenant_of(self, decorated: object) -> str | None:
+        """Return the tenant of the publisher, for the call of the worker's current task body."""
+        if self.strategy_for(decorated, None) is not TaskCall:
+            return None
+        return header_of(get_current_worker_task().request).get("tenant")  # type: ignore[union-attr]
+
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Wait for the turn of the worker's current task: briefly in the worker, longer in the broker."""
         return take_turn(limit, args, kwargs)
@@ -121,7 +128,7 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
     if not isinstance(headers, dict):
         return
     fields = body if isinstance(body, dict) else headers  # Celery's own fields: with protocol 1 they are in the body
-    header = _pop_header(sender, headers, fields)
+    header = _pop_header(sender, headers, fields) or ({} if locked is None else tenant_header())
     if locked is None and reservation is None and not header:
         return
     header = headers[HEADER] = bind_header(header, sender, fields.get("id"))

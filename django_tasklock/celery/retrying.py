@@ -11,6 +11,7 @@ from celery.app.autoretry import add_autoretry_behaviour
 from django_tasklock.celery import options
 from django_tasklock.celery.state import state_of
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import of_tenant
 
 _RETRY_OPTIONS = (
     "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
@@ -28,13 +29,14 @@ def retry_header(task: Any, request: Any, header: Mapping[str, Any], args: Any, 
         return dict(header)
     before = request.args or (), request.kwargs or {}
     after = before[0] if args is None else args, before[1] if kwargs is None else kwargs
-    if "key" not in header or _name(task, *before) != header["key"]:
-        return dict(header)
-    name = _name(task, *after)
+    with of_tenant(header.get("tenant")):
+        if "key" not in header or _name(task, *before) != header["key"]:
+            return dict(header)
+        name = _name(task, *after)
     if name is None or name == header["key"]:
         return dict(header)
     state_of(request).lock_changed = True
-    return {"key": name, "once": header.get("once") or {}}
+    return {"key": name, "once": header.get("once") or {}, **{key: header[key] for key in ("tenant",) if key in header}}
 
 
 def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:

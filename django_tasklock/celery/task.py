@@ -15,7 +15,15 @@ from celery.utils import uuid
 
 from django_tasklock.celery import options
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import HEADER, Message, bind_header, header_of, is_header_for, predecessor_request
+from django_tasklock.celery.message import (
+    HEADER,
+    Message,
+    bind_header,
+    header_of,
+    is_header_for,
+    predecessor_request,
+    tenant_header,
+)
 from django_tasklock.celery.misplaced import refuse_class_options, refuse_publishing_options
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import expect_run, wrap_run
@@ -30,7 +38,7 @@ from django_tasklock.decorators.rows import GuardedRows
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.guards.keys import PK
-from django_tasklock.names import NameTemplate, clean
+from django_tasklock.names import NameTemplate, of_tenant, own_name
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -115,7 +123,7 @@ class OnceTask(_DjangoTask):
         run = MethodType(cls.run, cls) if bound else cls.run  # ``self`` is not among a message's arguments
         key = options.static_attribute(cls, "key")
         if isinstance(key, str):
-            NameTemplate(key, run, prefix=get_settings().KEY_PREFIX)
+            NameTemplate(key, run, prefix=get_settings().prefix)
         if (cls.guard is None) != (cls.model is None):
             raise TaskLockError(f"{where}: guard and model go together")
         cls.guarded = None
@@ -143,21 +151,21 @@ class OnceTask(_DjangoTask):
         """The lock, to query before publishing: ``task.lock.is_locked(video_id=42)``, ``task.lock.info(...)``."""
         key = _key_of(type(self))
         template = key if isinstance(key, str) else self.lock_name
-        return Locked(NameTemplate(template, self.run, prefix=get_settings().KEY_PREFIX, hashed=True), self.on_conflict)
+        return Locked(NameTemplate(template, self.run, prefix=get_settings().prefix, hashed=True), self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """Return the lock's name for these arguments: of models, with ``pydantic=True``, for what a message has."""
         dump = getattr(self.run, "dump_arguments", None)  # Celery's, from 5.7 on
         if dump is not None:
             args, kwargs = dump(args, kwargs, bound=inspect.ismethod(self.run))
-        prefix = get_settings().KEY_PREFIX
         key = _key_of(type(self))
         if key is None:
-            return clean(fingerprint_name(self.name, self.run, args, kwargs), prefix)
+            return own_name(fingerprint_name(self.name, self.run, args, kwargs))
         template = self.__dict__.get("_key_template")
         if template is None or template.template is not key:  # parsing a template takes longer than filling it
+            prefix = get_settings().prefix
             template = self.__dict__["_key_template"] = NameTemplate(key, self.run, prefix=prefix, hashed=True)
-        return clean(template.name(args, kwargs), prefix)
+        return own_name(template.name(args, kwargs))
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Publish the task, with the lock's name in the header. Return the ``AsyncResult``.
@@ -186,8 +194,9 @@ class OnceTask(_DjangoTask):
             return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
         chosen = options.merge(self, overrides)
         name = overrides.pop("key", None)
-        name = self.lock_name(*(args or ()), **kwargs) if name is None else clean(name, get_settings().KEY_PREFIX)
-        header = bind_header({"once": options.serializable(overrides), "key": name}, self.name, task_id)
+        name = self.lock_name(*(args or ()), **kwargs) if name is None else own_name(name)
+        known = {"once": options.serializable(overrides), "key": name, **tenant_header()}
+        header = bind_header(known, self.name, task_id)
         headers[HEADER] = header
         uses_line = chosen.lock.on_conflict in ("queue", "coalesce")
         # Checked last: reading Celery's settings takes as long as computing the lock's name.
@@ -283,7 +292,8 @@ class OnceTask(_DjangoTask):
         # It was published by ``send_task``; complete the header for later sends.
         if message is not None and "key" not in header:
             message.header = self._complete_header(header, name, overrides, chosen)
-        call = once_call(self, name, chosen, args, kwargs, invocation, message)
+        with of_tenant("" if "key" in header else None):
+            call = once_call(self, name, chosen, args, kwargs, invocation, message)
         try:
             with ExitStack() as stack:
                 try:
@@ -308,7 +318,7 @@ class OnceTask(_DjangoTask):
         self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], chosen: options.OnceOptions
     ) -> dict[str, Any]:
         """Complete the header of a message whose publisher did not know the task."""
-        our_header = {**header, "key": clean(name, get_settings().KEY_PREFIX), "once": options.serializable(overrides)}
+        our_header = {**header, "key": own_name(name), "once": options.serializable(overrides)}
         if chosen.lock.on_conflict in ("queue", "coalesce") and "ticket" not in our_header:
             task_id = self.request.id if chosen.lock.on_conflict == "queue" else None
             our_header["ticket"] = order.next_number(our_header["key"], task_id or "")

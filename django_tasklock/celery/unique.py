@@ -38,7 +38,7 @@ from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep_for, use_token
-from django_tasklock.names import MAX_LENGTH
+from django_tasklock.names import MAX_LENGTH, of_tenant
 from django_tasklock.types import AcquireRequest, Busy, monotonic
 
 logger = logging.getLogger("django_tasklock")
@@ -235,7 +235,9 @@ class UniqueLock:
             release_unique(self.message.header, self.message.id)
             self.unique = {}
             return
-        lock = TaskLock(self.unique["name"], timeout=chosen.lock.timeout, lease=chosen.lock.lease, on_unavailable="run")
+        name, terms = self.unique["name"], chosen.lock
+        with of_tenant(""):  # the tenant is in the name already
+            lock = TaskLock(name, timeout=terms.timeout, lease=terms.lease, on_unavailable="run")
         self._lock = lock
         use_token(lock, token_of(self.unique["handle"]))
         # Renewed from now on, so that a worker that dies blocks others only for a lease.

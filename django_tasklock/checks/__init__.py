@@ -15,6 +15,7 @@ TAG = "tasklock"
 CHECKS = (
     "settings.check_settings",
     "settings.check_api_keys",
+    "settings.check_tenants",
     "store.check_backend",
     "store.check_shared",
     "limits.check_limits_supported",

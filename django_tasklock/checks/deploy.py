@@ -35,12 +35,12 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
             from django_tasklock.backends.cluster.buckets import buckets_of
             from django_tasklock.backends.cluster.location import urls_of
 
-            prefix = buckets_of(settings.KEY_PREFIX)[0].prefix
+            prefix = buckets_of(settings.prefix)[0].prefix
             for url in urls_of(settings.location):
                 with contextlib.suppress(BackendUnavailable):  # another URL reaches the cluster
                     found += [what for what in _check_server(url, prefix) if what not in found]
         elif in_redis(settings, backend):
-            found += _check_server(settings.location, settings.KEY_PREFIX)
+            found += _check_server(settings.location, settings.prefix)
         elif is_kind(backend, "quorum"):
             found += _check_instances(backend)
         found += _check_acquisition(backend)

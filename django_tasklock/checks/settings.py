@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from django.apps import apps
 from django.conf import settings as django_settings
 from django.core import checks
 from django.core.exceptions import ImproperlyConfigured
@@ -47,6 +48,28 @@ def check_settings(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckM
             )
         )
     return found
+
+
+def check_tenants(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Report E008: a project with a schema per tenant, and no function in ``KEY_PREFIX`` that tells them apart."""
+    settings = valid_settings()
+    if settings is None:
+        return []
+    hint = "Name a function that returns the tenant's schema, 'KEY_PREFIX': 'project.tenants.name': docs/tenants.md."
+    try:
+        if settings.tenant_function is not None:
+            return []
+    except ImproperlyConfigured as error:
+        return [checks.Error(str(error), hint=hint, id="tasklock.E008")]
+    return [
+        checks.Error(
+            f"{app!r} is installed, and TASKLOCK['KEY_PREFIX'] is one for all tenants: their rows 42 have one lock.",
+            hint=hint,
+            id="tasklock.E008",
+        )
+        for app in ("django_tenants", "tenant_schemas")
+        if apps.is_installed(app)
+    ]
 
 
 def _all_problems(configured: Any) -> list[tuple[str, str]]:

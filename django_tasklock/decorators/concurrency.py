@@ -146,7 +146,7 @@ def concurrency_limited(
 
     def decorate(function: F) -> F:
         check_decoratable(function)
-        template = NameTemplate(name, function, prefix=get_settings().KEY_PREFIX)
+        template = NameTemplate(name, function, prefix=get_settings().prefix)
         wait, counted_as = options.seconds_to_wait(), clean_kind(label)
         permit = PermitOfCall(template, limit)
 

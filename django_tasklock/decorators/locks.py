@@ -29,7 +29,7 @@ from django_tasklock.decorators.wrapping import check_decoratable, wrap
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.guards.keys import PK
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import NameTemplate, NameTemplates, as_names
+from django_tasklock.names import NameTemplate, NameTemplates, as_names, of_tenant, with_tenant
 from django_tasklock.types import LockInfo
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -77,9 +77,12 @@ class Locked:
 
     def name(self, /, *args: Any, **arguments: Any) -> str:
         """Return the lock's name for these arguments. Those that the name does not use may be left out."""
+        return with_tenant(self._name(*args, **arguments))
+
+    def _name(self, /, *args: Any, **arguments: Any) -> str:
         if isinstance(self.template, NameTemplates):
             each = (Locked(one, bound=self._bound) for one in self.template.each)
-            return self.template.joined(one.name(*args, **arguments) for one in each)
+            return self.template.joined(one._name(*args, **arguments) for one in each)
         if callable(self.template.template):
             first = (None,) if self._bound and args else ()
             return self.template.name((*first, *args), arguments)
@@ -226,7 +229,7 @@ def _decorator(
         check_decoratable(function)
         rows = None if rows_of is None else rows_of(function)
         names = as_names(rows.name if name is None and rows is not None else name)
-        prefix = get_settings().KEY_PREFIX
+        prefix = get_settings().prefix
         template: NameTemplate | NameTemplates
         if len(names) > 1:
             template = NameTemplates(names, function, prefix=prefix)
@@ -239,11 +242,14 @@ def _decorator(
             rows.guard.register(rows.model, locked, rows.pk, rows.lookup)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+            row = None
             if rows is None:
-                called = options.call(template.name(args, kwargs))
+                made = template.name(args, kwargs)
             else:
                 made, arguments = template.name_and_arguments(args, kwargs)
-                called = options.call(made, rows.of(arguments))
+                row = rows.of(arguments)
+            with of_tenant(host.current.tenant_of(locked)):
+                called = options.call(made, row)
             return Call(called, host.current.strategy_for(locked, PlainCall)(called))
 
         wrapper = wrap(function, new_call, template.signature)

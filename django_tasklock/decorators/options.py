@@ -22,7 +22,7 @@ from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks.lock import Acquirable, TaskLock
 from django_tasklock.locks.parameters import POLICIES
-from django_tasklock.names import Names
+from django_tasklock.names import Names, other_tenant
 
 
 class CallOptions(NamedTuple):
@@ -91,6 +91,12 @@ class LockOptions:
             on_unavailable=self.on_unavailable,
         )
         lock.kind = clean_kind(self.label)
+        if row is not None and (tenant := other_tenant(lock.name)):
+            raise TaskLockError(
+                f"{self.where}: {row} of tenant {tenant!r} cannot be claimed by tenant {get_settings().tenant()!r}: the"
+                " worker runs the message as another tenant than its publisher's",
+                name=lock.name,
+            )
         return CallOptions(lock, conflict, row, self.queue_limit, self.release_connections)
 
 

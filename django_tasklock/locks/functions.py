@@ -10,14 +10,14 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info, lock_infos
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.ownership import Owner, current_owner
 from django_tasklock.locks.registry import ProcessLock, process_locks
-from django_tasklock.names import as_names, clean
+from django_tasklock.names import as_names, own_name
 from django_tasklock.types import LockInfo, Record
 
 PAGE = 5000  # locks listed by one request
@@ -48,7 +48,7 @@ def release_task_lock(name: str) -> bool:
 
     With the store down it returns False, and the lock is released as soon as the store answers.
     """
-    bare = _clean(name)
+    bare = own_name(name)
     while (lock := process_locks.find(bare)) is not None:
         try:
             if process_locks.discard(lock):  # otherwise another thread has released it
@@ -66,7 +66,7 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
     Return False if this process does not have the lock, or lost it; True where policy ``"run"`` went on without the
     lock. Raises ``BackendUnavailable``.
     """
-    bare = _clean(name)
+    bare = own_name(name)
     if timeout is not None:
         milliseconds(timeout, "timeout", name=bare)
     lock = process_locks.find(bare)
@@ -80,7 +80,7 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
 
 def is_task_locked(name: str) -> bool:
     """Tell whether the lock is held by anyone. Raises ``BackendUnavailable``, because unknown is not free."""
-    return get_backend().get(_clean(name)) is not None
+    return get_backend().get(own_name(name)) is not None
 
 
 def get_lock_holder(name: str) -> str | None:
@@ -103,7 +103,7 @@ def get_lock_ttl(name: str) -> float | None:
 
 def get_lock_info(name: str) -> LockInfo | None:
     """Return what is known of the lock and its holder; ``None`` if it is free. Raises ``BackendUnavailable``."""
-    record = get_backend().get(_clean(name))
+    record = get_backend().get(own_name(name))
     return None if record is None else lock_info(record)
 
 
@@ -112,7 +112,7 @@ def force_release_task_lock(name: str) -> bool:
 
     The holder goes on running: only a ``StateGuard`` keeps it from writing. Raises ``BackendUnavailable``.
     """
-    bare = _clean(name)
+    bare = own_name(name)
     removed = get_backend().remove(bare)
     if removed is not None:
         events.forced(bare, lock_info(removed))
@@ -222,7 +222,3 @@ class task_lock_context:  # noqa: N801  # used like a function
                 del self._skipped[number]
                 return True
         return False
-
-
-def _clean(name: str) -> str:
-    return clean(name, get_settings().KEY_PREFIX)

@@ -35,7 +35,7 @@ from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease
 from django_tasklock.locks.ownership import Acquisitions, Owner, Refusal
 from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
-from django_tasklock.names import Names, clean, clean_all, each_of
+from django_tasklock.names import Names, clean, clean_all, each_of, with_tenant
 from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
 
@@ -665,8 +665,9 @@ class TaskLock(Acquirable):
         on_lost: Callable[[str], object] | None = None,
         kind: str = "",
     ) -> None:
-        prefix = get_settings().KEY_PREFIX
+        prefix = get_settings().prefix
         name = clean_all((name, *more), prefix) if more or isinstance(name, Names) else clean(name, prefix)
+        name = with_tenant(name)
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
         super().__init__(name, parameters, self._new_acquisitions(), on_lost)
         if kind:

@@ -85,7 +85,7 @@ class ConcurrencyLimiter(Acquirable):
     ) -> None:
         if blocking is None and blocking_timeout is None:
             blocking = True
-        name = clean(name, get_settings().KEY_PREFIX)
+        name = clean(name, get_settings().prefix)
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
         super().__init__(name, parameters, Acquisitions(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)

@@ -15,7 +15,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.keys import PK, parse_key
 from django_tasklock.guards.rows import Row, columns_of, epoch_of, read
-from django_tasklock.names import bare_name, each_of
+from django_tasklock.names import bare_name, each_of, other_tenant
 from django_tasklock.operations.values import RowRef, RowSide
 from django_tasklock.types import Record, fingerprint
 
@@ -75,9 +75,12 @@ class RowKey(NamedTuple):
 
 
 def resolve_row(record: Record) -> RowKey | None:
-    """Return the key of the row that a lock's holder works on; ``None`` if absent or invalid."""
+    """Return the key of the row that a lock's holder works on.
+
+    ``None`` if it is absent or invalid, or that of another tenant, in whose tables this process does not look.
+    """
     ref = row_ref(record)
-    if ref is None:
+    if ref is None or other_tenant(record.name):
         return None
     try:
         model = table_model(apps.get_model(ref.model))

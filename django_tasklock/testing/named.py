@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from django_tasklock.names import bare_name
+from django_tasklock.names import own_name
 
 
 class Named(Protocol):
@@ -14,9 +14,9 @@ class Named(Protocol):
 
 
 Lockable = str | Named
-"""A name, with or without the prefix, or a lock object."""
+"""A name of the present tenant, with or without the prefix, or a lock object."""
 
 
 def name_of(lock: Lockable) -> str:
     """Return the name in the store. Raises ``TaskLockError`` for an invalid name."""
-    return bare_name(lock if isinstance(lock, str) else lock.name)
+    return own_name(lock if isinstance(lock, str) else lock.name)

@@ -11,6 +11,7 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+from django.apps import apps
 from django.core import checks as django_checks
 from django.core.checks import run_checks
 from django.core.management import call_command
@@ -182,6 +183,24 @@ class TestSettings:
         assert "'tavily', and CacheBackend keeps no rate limits" in message.msg
         settings.TASKLOCK = {"BACKEND": f"{home}.database.DatabaseBackend", **limits}
         found()
+
+    @pytest.mark.parametrize("package", ["django_tenants", "tenant_schemas"])
+    def test_e008_a_schema_per_tenant_and_one_prefix(self, settings, package, monkeypatch):
+        """One of the packages that have such schemas, in name only."""
+        found()
+        known = apps.is_installed
+        monkeypatch.setattr(apps, "is_installed", lambda name: name == package or known(name))
+        (message,) = found("E008")
+        assert package in message.msg
+        assert "docs/tenants.md" in message.hint
+        settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": "os.getcwd"}
+        found()
+
+    @pytest.mark.parametrize("path", ["nowhere.to.be.found", "os.nothing", "os.sep"])
+    def test_e008_a_function_that_is_not_there(self, settings, path):
+        settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": path}
+        (message,) = found("E008")
+        assert path in message.msg
 
     def test_every_mistake_is_found_at_once(self, settings):
         settings.TASKLOCK = {"TIMOUT": 5, "LEASE": "x", "ON_CONFLICT": "y"}
@@ -602,6 +621,7 @@ def test_all_are_registered_under_one_tag():
         "check_limits_supported",
         "check_settings",
         "check_shared",
+        "check_tenants",
     ]
     assert set(all_of_them) - set(always) == {
         "check_late_acknowledgement",

@@ -180,7 +180,7 @@ TABLES = {
     "tasklock_rate": "expires_at key name state used_at version",
 }
 
-CHECKS = {f"E{number:03}" for number in range(1, 8)} | {f"W{number:03}" for number in range(1, 23)} - {"W005"}
+CHECKS = {f"E{number:03}" for number in range(1, 9)} | {f"W{number:03}" for number in range(1, 23)} - {"W005"}
 
 PLACES = {
     "admin:tasklock_lock_changelist": (),

@@ -22,7 +22,13 @@ BLOCKS = [block for page in PAGES for block in blocks_of(page)]
 pytest_plugins = ["tests.support.page_fixtures"]
 
 LANGUAGES = {"python", "pycon", "console", "bash", "yaml", "json", "ini", "toml", "sql", "text", "mermaid"}
-ELSEWHERE = {DOCS / "tutorial.md", DOCS / "testing.md", *DOCS.glob("migrate/*.md"), *ROOT.glob("README*.md")}
+ELSEWHERE = {
+    DOCS / "tutorial.md",
+    DOCS / "testing.md",
+    DOCS / "tenants.md",
+    *DOCS.glob("migrate/*.md"),
+    *ROOT.glob("README*.md"),
+}
 """Pages that are not pasted into the project of the tutorial, but in tests of their own."""
 PROGRAMS = {
     *(".", "apt-get", "brew", "cd", "celery", "curl", "django-admin", "docker", "git", "gunicorn", "kubectl", "make"),

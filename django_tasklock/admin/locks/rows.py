@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.admin.formats import Meter, host_and_pid, meter_of, time_left
+from django_tasklock.names import other_tenant
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.values import LockState, LockView, RowRef
 
@@ -77,7 +78,7 @@ def lock_row(view: LockView, url_of: Callable[[RowRef], str]) -> LockRow:
         meter=_meter(view),
         time_left=_format_time_left(view),
         lease=_format_lease(view),
-        row=None if view.row is None else RowLink(view.row, url_of(view.row)),
+        row=None if view.row is None else RowLink(view.row, "" if other_tenant(info.name) else url_of(view.row)),
         behind=_format_behind(info.waiting, view.parked),
         notes=tuple(_notes(view)),
         checkbox_value=f"{info.fingerprint} {info.name}",

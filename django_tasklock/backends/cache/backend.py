@@ -54,7 +54,7 @@ class CacheBackend(LockStore):
 
     def __init__(self, settings: Settings) -> None:
         self.private = PrivateCache(settings.location)
-        self._prefix = settings.KEY_PREFIX
+        self._prefix = settings.prefix
         self.leases = KeyDeadlines()
         self.across_processes = not self.private.per_process
 

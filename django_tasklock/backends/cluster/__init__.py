@@ -59,7 +59,7 @@ class ClusterBackend(LockStore):
     def __init__(self, settings: Settings) -> None:
         self.location = settings.location
         self._settings = settings
-        self._buckets = buckets_of(settings.KEY_PREFIX)
+        self._buckets = buckets_of(settings.prefix)
         self._nodes = Nodes(Source(settings.location), Layout(self._buckets[0].prefix, settings.HISTORY))
         self._wire = ClusterWire(self._nodes)
         self._made: list[RedisBackend | None] = [None] * len(self._buckets)

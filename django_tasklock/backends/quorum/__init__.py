@@ -46,7 +46,7 @@ class QuorumBackend(LockStore):
     orders = ORDERED
 
     def __init__(self, settings: Settings) -> None:
-        layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
+        layout = Layout(settings.prefix, settings.HISTORY)
         keys = QuorumKeys(layout)
         self.instances: Sequence[Instance] = instances_of(settings.LOCATION, keys)
         """In the order of ``LOCATION``."""

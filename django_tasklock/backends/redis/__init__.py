@@ -93,7 +93,7 @@ class RedisBackend(QueueStore, LockStore):
 
     def __init__(self, settings: Settings, connections: Connections | None = None) -> None:
         self.location = settings.location
-        self.layout = Layout(settings.KEY_PREFIX, settings.HISTORY)
+        self.layout = Layout(settings.prefix, settings.HISTORY)
         self._several = SeveralScripts(self.layout)
         self._keys = lru_cache(CACHED_NAMES)(self._pack)
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)

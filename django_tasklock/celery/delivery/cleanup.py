@@ -28,7 +28,7 @@ from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import alive
-from django_tasklock.names import NameTemplate
+from django_tasklock.names import NameTemplate, of_tenant, own_name
 from django_tasklock.rates.background import background_work
 
 logger = logging.getLogger("django_tasklock")
@@ -93,7 +93,8 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
         return None
     bound = (task, *args) if "self" in template.signature.parameters else args
     try:
-        return template.name(tuple(bound), kwargs)
+        with of_tenant(header.get("tenant")):
+            return own_name(template.name(tuple(bound), kwargs))
     except Exception:  # a call whose arguments do not fit was never run
         return None
 

@@ -99,7 +99,7 @@ def count_parked(name: str | None = None) -> int:
 
 
 def _without_prefix(name: str | None) -> str | None:
-    return None if name is None else strip_prefix(name, get_settings().KEY_PREFIX)
+    return None if name is None else strip_prefix(name, get_settings().prefix)
 
 
 def count_parked_by_name(names: Sequence[str]) -> dict[str, int]:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends import get_backend
+from django_tasklock.conf import get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info
-from django_tasklock.names import bare_name
+from django_tasklock.names import bare_name, other_tenant
 from django_tasklock.operations.audit import Attempt
 from django_tasklock.operations.guarded_rows import LockedRow, find_locked_row
 from django_tasklock.operations.locks.listing import is_alive
@@ -32,14 +33,20 @@ def release_lock(
     ``fingerprint``: of the token that was shown; if the lock has another holder by now, nothing is done. ``row_state``:
     the state to leave the row in, one of ``RowSide.states``; by default the first.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, and ``TransactionOpen`` inside
-    ``atomic()``, because the row must be committed before the lock is deleted.
+    Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, or a row of another tenant, and
+    ``TransactionOpen`` inside ``atomic()``, because the row must be committed before the lock is deleted.
     """
     bare, record, refusal = _read_expected(name, fingerprint)
     if refusal is not None:  # a Result that is false
         return refusal
     if record is None:
         return Result(bare, Outcome.NOT_HELD)
+    if record.holder.row and (tenant := other_tenant(bare)):
+        raise TaskLockError(
+            f"lock {bare!r} guards a row of tenant {tenant!r}, and this process looks into the tables of"
+            f" {get_settings().tenant()!r}: release it as {tenant!r}",
+            name=bare,
+        )
     row = find_locked_row(record)
     state = _choose_state(row, row_state, record)
     attempt = Attempt(by, "release", bare, reason)

@@ -13,7 +13,7 @@ from django.db.models import Model
 from django_tasklock.columns import table_model
 from django_tasklock.conf import Duration, get_settings, milliseconds
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.names import strip_prefix
+from django_tasklock.names import other_tenant, strip_prefix
 from django_tasklock.operations.guarded_rows import row_ref
 from django_tasklock.operations.values import Actor
 from django_tasklock.types import Record, monotonic
@@ -61,7 +61,7 @@ class SweepOptions:
         return cls(
             dry_run=dry_run,
             age=None if older_than is None else milliseconds(older_than, "older_than"),
-            prefix=strip_prefix(prefix, get_settings().KEY_PREFIX),
+            prefix=strip_prefix(prefix, get_settings().prefix),
             models=frozenset(tables),
             requeue=requeue,
             by=by,
@@ -74,8 +74,8 @@ class SweepOptions:
         return self.deadline is not None and monotonic() > self.deadline
 
     def matches(self, record: Record) -> bool:
-        """Return whether a held lock matches the prefix, models and age."""
-        if not record.name.startswith(self.prefix):
+        """Return whether a held lock matches the prefix, models and age, and its row is not another tenant's."""
+        if not record.name.startswith(self.prefix) or (record.holder.row and other_tenant(record.name)):
             return False
         if self.models and not self._names_selected_model(record):
             return False
