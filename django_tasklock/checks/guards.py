@@ -55,7 +55,7 @@ def _check_imports() -> Iterator[checks.CheckMessage]:
 
 def _check_model(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[checks.CheckMessage]:
     label = model._meta.label
-    if not has_token_columns(model):
+    if guard.field and not has_token_columns(model):
         yield checks.Warning(
             f"{label} is guarded by its state alone: a worker that lost its lock is refused"
             " only after its successor has finished.",

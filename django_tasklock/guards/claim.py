@@ -219,14 +219,14 @@ class Claim:
             self.pk = pk
         rows = rows_of_model.filter(where)
         same = None if self.has_columns else rows.filter(**{self.guard.field: self._state})
-        columns = (TOKEN, EPOCH) if self.has_columns else ()
+        columns = [name for name in (self.guard.field, *((TOKEN, EPOCH) if self.has_columns else ())) if name]
 
         def attempt() -> tuple[bool, dict[str, Any] | None]:
             claimed = write(rows, self.pk, values, same=same, change=change)
-            return claimed, by_key.values(self.guard.field, *columns).first()
+            return claimed, by_key.values(*columns).first()
 
         claimed, found = attempt()
-        if not claimed and found is not None and found[self.guard.field] in self.guard.claim_from:
+        if not claimed and found is not None and self.guard.takes(found.get(self.guard.field)):
             claimed, found = attempt()  # it may have been committed between the UPDATE and the read
         if (
             found is not None and not claimed and self._is_repeated and self._sent
@@ -249,7 +249,7 @@ class Claim:
             change = Change(self.guard.field, why)
             self._resilient(lambda: write(self.rows(), self.pk, values, change=change))
         except Exception:
-            logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field))
+            logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field, ""))
 
     def _close(self, state: Any, why: Why) -> None:
         values = self._closing(state)
@@ -273,7 +273,7 @@ class Claim:
 
     def _closing(self, state: Any) -> dict[str, Any]:
         # Without a token the row does not count as claimed. Its epoch still refuses the claims before.
-        return ({} if state is None else {self.guard.field: state}) | ({TOKEN: ""} if self.has_columns else {})
+        return self.guard.state_values(state) | ({TOKEN: ""} if self.has_columns else {})
 
     def _write(
         self, values: dict[str, Any], why: Why | None, *, again: bool = True, within: bool | None = None
@@ -298,7 +298,7 @@ class Claim:
 
     def _refused(self, *attempted: str) -> StaleClaim:
         found = self._resilient(self._all_rows().filter(pk=self.pk).exists)
-        return (_stale if found else _gone)(self, attempted or (self.guard.field,))
+        return (_stale if found else _gone)(self, attempted or (self.guard.field or TOKEN,))
 
     def _all_rows(self) -> QuerySet[Any]:
         return self.model._base_manager.using(self.using)
@@ -353,12 +353,13 @@ class Claim:
 def _rejected(model: type[Model], pk: Any, row: dict[str, Any] | None, guard: StateGuard) -> GuardRejected:
     """Log, signal and return the error for a row that cannot be claimed. ``row``: its values by column."""
     label = model._meta.label
-    state = None if row is None else row[guard.field]
+    state = None if row is None else row.get(guard.field)
     reason = "missing" if row is None else "invalid_state"
     if row is None:
         text = f"there is no {label} {pk!r} to claim{_or_hidden(model)}"
-    elif state in guard.claim_from:
-        text = f"{label} {pk!r} is excluded from being claimed (its {guard.field} is {state!r})"
+    elif guard.takes(state):
+        text = f"{label} {pk!r} is excluded from being claimed"
+        text += f" (its {guard.field} is {state!r})" if guard.field else ""
     else:
         wanted = ", ".join(map(repr, guard.claim_from))
         text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"

@@ -63,12 +63,15 @@ def has_token_columns(model: type[Model]) -> bool:
 class StateGuard:
     """The states in which a row may be claimed, and the states that the claim, its success and its failure write.
 
-    ``field``: the state column. ``claim_from``: the claimable states. ``exclude``: rows that are not claimable,
-    whatever their state: a ``Q``, ``Exists`` or dict of lookups. ``claim_as``: the state while the body runs. ``done``,
-    ``failed``: the closing states; ``None`` leaves the state as it is. ``retry``: the state of a row whose body will be
-    run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``. ``missing_timeout``:
-    seconds for which the message of a Celery task is tried again while its row does not exist, as its transaction may
-    not be committed yet; then the task fails.
+    ``field``: the state column, by default ``status``. ``claim_from``: the claimable states. ``exclude``: rows that are
+    not claimable, whatever their state: a ``Q``, ``Exists`` or dict of lookups. ``claim_as``: the state while the body
+    runs. ``done``, ``failed``: the closing states; ``None`` leaves the state as it is. ``retry``: the state of a row
+    whose body will be run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``.
+    ``missing_timeout``: seconds for which the message of a Celery task is tried again while its row does not exist, as
+    its transaction may not be committed yet; then the task fails.
+
+    ``StateGuard()`` has no states. It claims any row that exists and is not excluded, also one that another claim has,
+    and writes only the two columns of ``GuardedModel``, by which the row refuses the earlier claim.
 
     Rows are read and written through the model's ``_base_manager``; a row that it leaves out counts as missing.
 
@@ -78,25 +81,32 @@ class StateGuard:
     def __init__(
         self,
         *,
-        field: str = "status",
-        claim_from: Iterable[Any],
-        claim_as: Any,
+        field: str | None = None,
+        claim_from: Iterable[Any] | None = None,
+        claim_as: Any = None,
         done: Any = None,
         failed: Any = None,
         retry: Any = None,
         exclude: Q | Exists | Mapping[str, Any] | None = None,
         missing_timeout: Duration = 30,
     ) -> None:
+        stateless = claim_from is None and claim_as is None
+        given = {"field": field, "done": done, "failed": failed, "retry": retry}
+        if stateless and (names := [name for name, value in given.items() if value is not None]):
+            raise TaskLockError(
+                f"{' and '.join(f'{name}={given[name]!r}' for name in names)} needs states to claim from: give"
+                " claim_from=[...] and claim_as=..., or neither for a row without a state"
+            )
         if isinstance(claim_from, str):
             raise TaskLockError(
                 f"claim_from must be a list of states, not the text {claim_from!r}; write [{claim_from!r}]"
             )
         ordered = not isinstance(claim_from, Set)
-        self.field = field
-        self.claim_from = tuple(claim_from)
-        if not self.claim_from:
+        self.field = "" if stateless else field or "status"
+        self.claim_from = tuple(claim_from or ())
+        if not self.claim_from and not stateless:
             raise TaskLockError("claim_from must name at least one state: no row could ever be claimed")
-        if claim_as is None or None in self.claim_from:
+        if (claim_as is None or None in self.claim_from) and not stateless:
             raise TaskLockError("a row without a state (NULL) cannot be guarded: give the column a default")
         self.claim_as = claim_as
         self.done = done
@@ -108,7 +118,7 @@ class StateGuard:
         self.exclude = None if exclude is None else Q(exclude)
         if retry is not None and retry not in self.claim_from:
             raise TaskLockError(f"retry={retry!r} is not in claim_from: a row left in it could not be claimed again")
-        if retry is None:
+        if retry is None and not stateless:
             if not ordered and claim_as not in self.claim_from:
                 raise TaskLockError(
                     "claim_from is a set, which has no first state: name the one for a retry, retry=..."
@@ -136,8 +146,18 @@ class StateGuard:
 
     def claimable(self, key: Any, lookup: str = PK) -> Q:
         """Return the condition under which the row with this key is claimable."""
-        where = Q(**{lookup: key}) & Q(**{f"{self.field}__in": self.claim_from})
+        where = Q(**{lookup: key})
+        if self.field:
+            where &= Q(**{f"{self.field}__in": self.claim_from})
         return where & ~self.exclude if self.exclude is not None else where
+
+    def takes(self, state: Any) -> bool:
+        """Tell whether a row in this state may be claimed, unless it is excluded."""
+        return not self.field or state in self.claim_from
+
+    def state_values(self, state: Any) -> dict[str, Any]:
+        """Return the values of a write of this state; ``None`` leaves it as it is."""
+        return {} if state is None else {self.field: state}
 
     def find_claiming_guards(
         self, model: type[Model], key: Any, token: str, lookup: str = PK
@@ -147,7 +167,7 @@ class StateGuard:
         Raises ``TaskLockError`` if one UPDATE cannot check a row of ``model``.
         """
         self.ensure_fits(model)
-        values = {self.field: self.claim_as}
+        values = self.state_values(self.claim_as)
         if has_token_columns(model):
             values |= {TOKEN: token, EPOCH: F(EPOCH) + 1}
         return self.claimable(key, lookup), values
@@ -164,8 +184,12 @@ def unfit(model: type[Model], guard: StateGuard) -> list[tuple[str, str]]:
         return [(f"{label} is abstract: it has no rows.", "Guard a model that has a table.")]
     if isinstance(model._meta.pk, CompositePrimaryKey):
         return [(f"{label} has a primary key of several columns, which no claim can name.", "Give it one of its own.")]
+    names = [*([guard.field] if guard.field else []), *((TOKEN, EPOCH) if has_token_columns(model) else ())]
+    if not names:
+        text = f"The guard of {label} has no states, and the model no columns {TOKEN} and {EPOCH}."
+        return [(text, "Derive it from GuardedModel, and migrate, or give the guard claim_from and claim_as.")]
     found = []
-    for name in (guard.field, *((TOKEN, EPOCH) if has_token_columns(model) else ())):
+    for name in names:
         try:
             field = model._meta.get_field(name)
         except FieldDoesNotExist:
@@ -238,7 +262,7 @@ def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: s
     if guard is not None:
         guard.ensure_fits(model)
     rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
-    values = {} if guard is None else {guard.field: state}
+    values = {} if guard is None else guard.state_values(state)
     change = Change(guard.field if guard else None, why)
     if not has_token_columns(model):
         return guard is not None and write(rows.filter(**{guard.field: guard.claim_as}), pk, values, change=change)

@@ -31,17 +31,17 @@ class Row(NamedTuple):
         return self.pk if guarded.lookup == PK else self.values[guarded.lookup]
 
     def claimed_by(self, guard: StateGuard) -> bool:
-        """Tell whether the row is in the state that a claim by this guard sets."""
-        return bool(self.values[guard.field] == guard.claim_as)
+        """Tell whether the row is as a claim by this guard leaves it: in that state, or with a token."""
+        return bool(self.values[guard.field] == guard.claim_as if guard.field else self.token)
 
     def claimable_by(self, guard: StateGuard) -> bool:
         """Tell whether the row is in a claimable state of this guard."""
-        return self.values[guard.field] in guard.claim_from
+        return guard.takes(self.values.get(guard.field))
 
 
 def state_columns(guarded: Iterable[Guarded]) -> list[str]:
     """Return the state columns of these guards."""
-    return sorted({one.guard.field for one in guarded})
+    return sorted({one.guard.field for one in guarded} - {""})
 
 
 def columns_of(guarded: Iterable[Guarded]) -> list[str]:

@@ -184,8 +184,8 @@ def read_row_side(record: Record) -> RowSide | None:
     return RowSide(
         ref=ref,
         exists=row is not None,
-        field="" if guard is None else guard.field,
-        state=None if row is None or guard is None else row.values[guard.field],
+        field=None if guard is None else guard.field,
+        state=None if row is None or guard is None else row.values.get(guard.field),
         fingerprint=fingerprint("" if row is None else row.token or ""),
         epoch=epoch_of(found.model, found.pk),
         fenced=has_token_columns(found.model),

@@ -112,8 +112,8 @@ class RowSide:
 
     ref: RowRef
     exists: bool
-    field: str
-    """The name of the state column; empty if no guard of the row is known here."""
+    field: str | None
+    """The name of the state column; empty if the row's guard has none, ``None`` if no guard is known here."""
     state: Any
     fingerprint: str
     """The fingerprint of the token in the row; empty if the row is not claimed or its model has no token."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from django_tasklock import Claim, StaleClaim, StateGuard
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import republish as requeue
 from django_tasklock.operations import acts, sweep
@@ -21,7 +22,7 @@ from tests.support import sweeper
 from tests.support.celery_site import sweep_tasks
 from tests.support.celery_site.courier import Courier
 from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, tally_of
-from tests.testapp.models import PlainVideo, Track, Video
+from tests.testapp.models import PlainVideo, Report, Track, Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.sweep_tasks", "tests.support.celery_site.once_tasks"]
@@ -86,6 +87,27 @@ def test_a_row_that_is_known_by_its_public_id_is_claimed_put_back_and_published_
     wrong = celery_site.outcome(task.delay(fresh.uid.hex))
     assert wrong[0] == "FAILURE"
     assert "TaskLockError" in repr(wrong)
+
+
+def test_a_row_without_a_state_is_put_back_by_its_token_and_its_stale_worker_changes_nothing(
+    celery_site, only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only("swept_report")
+    monkeypatch.setattr(requeue, "SETTLING", 0.5)
+    report = Report.objects.create()
+    stale = Claim.take(Report, report.pk, StateGuard(), "0" * 32)  # its worker is paused
+    swept_rows = swept(requeue=True)
+    assert tally_of(swept_rows) == {"abandoned": (1, 1, 0, 0)}
+    celery_site.worker()
+    result = celery_site.app.AsyncResult(found(swept_rows, "abandoned").published)
+    assert celery_site.outcome(result)[0] == "SUCCESS"
+    with pytest.raises(StaleClaim):
+        stale.update(result="stale")
+    with pytest.raises(StaleClaim):
+        stale.finish()
+    report.refresh_from_db()
+    assert report.result == "swept"
+    assert report.lock_epoch >= 3  # more if the machine stalled before the commit, and it ran a second time
 
 
 def test_without_being_asked_nothing_is_published(celery_site, only) -> None:

@@ -22,6 +22,7 @@ __all__ = [
     "PlainTape",
     "PlainVideo",
     "Reel",
+    "Report",
     "Scene",
     "Sequel",
     "Shelf",
@@ -79,6 +80,12 @@ class Track(GuardedModel):
     token = models.CharField(max_length=40, null=True, unique=True)
     title = models.CharField(max_length=40, default="untitled")
     status = models.CharField(max_length=20, default="uploading")
+
+
+class Report(GuardedModel):
+    """Has a result and no state."""
+
+    result = models.CharField(max_length=40, default="")
 
 
 class Scene(models.Model):

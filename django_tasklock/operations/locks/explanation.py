@@ -107,8 +107,15 @@ def _explain_row(lock: LockView, row: RowSide | None) -> list[str]:
     values = {"row": str(lock.row), "state": "" if row is None else str(row.state)}
     if row is not None and not row.exists:
         return [_("Its holder works on %(row)s, which does not exist any more.") % values]
-    if row is None or not row.field:
+    if row is None or row.field is None:
         return [_("Its holder works on %(row)s, for which this process knows no guard.") % values]
+    if not row.field:
+        if row.agrees:
+            return [_("%(row)s is claimed by this holder: writes of any other are refused.") % values]
+        if row.fingerprint:
+            text = _("%(row)s is claimed by another than the lock's holder, whose writes to it are refused.")
+            return [text % values]
+        return [_("%(row)s is not claimed: the lock's holder has not claimed it yet, or has finished.") % values]
     if row.agrees:
         return [_("%(row)s is %(state)s, claimed by this holder: writes of any other are refused.") % values]
     if row.fingerprint:

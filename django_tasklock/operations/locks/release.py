@@ -117,6 +117,8 @@ def _choose_state(row: LockedRow | None, state: Any, record: Record) -> Any:
             return None
         if not record.holder.row:
             raise TaskLockError(f"lock {name!r} guards no row, so none can be left {state!r}", name=name)
+        if row is not None and row.guard is not None:
+            raise TaskLockError(f"the row of lock {name!r} has no states, so it cannot be left {state!r}", name=name)
         unknown = f"which guard claimed the row of lock {name!r} is not known here"
         limitation = "" if row is None else ", only as it is"
         raise TaskLockError(f"{unknown}, so it cannot be left {state!r}{limitation}", name=name)
@@ -135,7 +137,9 @@ def _describe_row(row: LockedRow | None, revoked: bool, state: Any, record: Reco
         return f", {row_text} not fenced: no guard of it is known here" if row_text else ""
     if not revoked:
         return ""
-    end_state = f"left {state!r}" if row.guard else "fenced, left in the state it had: no guard of it is known here"
+    end_state = "fenced, left in the state it had: no guard of it is known here"
+    if row.guard is not None:
+        end_state = f"left {state!r}" if row.guard.field else "fenced"
     return f", {row.model._meta.label} {row.pk} {end_state}"
 
 

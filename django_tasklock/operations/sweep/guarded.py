@@ -48,15 +48,18 @@ class Guards:
         """Yield (model, filter of claimed rows, ordering column, guards that may have claimed them).
 
         A claimed row of a model with tokens has one, whatever state its body has moved it to: searched are the states
-        of its guards, or all rows with a token if an index begins with it. Without tokens, the state alone tells.
+        of its guards, or all rows with a token if an index begins with it, or a guard has no states. Without tokens,
+        the state alone tells.
         """
         for model, guards in self.by_model.items():
-            if has_token_columns(model) and TOKEN in indexed(model):
-                yield model, Q(**{f"{TOKEN}__gt": ""}), TOKEN, guards
+            by_index = TOKEN in indexed(model)
+            if has_token_columns(model) and (by_index or not all(one.guard.field for one in guards)):
+                yield model, Q(**{f"{TOKEN}__gt": ""}), TOKEN if by_index else "pk", guards
                 continue
             groups: dict[str, list[Guarded]] = {}
             for one in guards:
-                groups.setdefault(one.guard.field, []).append(one)
+                if one.guard.field:  # otherwise it cannot claim these rows, as tasklock.E004 says
+                    groups.setdefault(one.guard.field, []).append(one)
             seen = Q()  # rows found by an earlier state column: a row with a token is checked once
             for field, group in groups.items():
                 states = {one.guard.claim_as for one in group}
@@ -107,8 +110,8 @@ def find_claiming_guards(guards: list[Guarded], row: Row) -> list[Guarded]:
 def claimable_state(guard: StateGuard, has_token: bool, *, published: bool) -> Any:
     """Return a claimable state for the row; ``None`` if every such state looks like a claimed one.
 
-    A row with a token may have any. A row without one, if claimable in its claimed state, would be found, and its task
-    published, again and again.
+    A row with a token may have any, or none. A row without one, if claimable in its claimed state, would be found, and
+    its task published, again and again.
     """
     if has_token or guard.retry != guard.claim_as:
         return guard.retry

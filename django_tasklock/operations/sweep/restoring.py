@@ -62,7 +62,8 @@ class RowRestorer:
     def preview(self, model: type[Model], guards: list[Guarded], *, publish: bool) -> RestoreResult:
         """Return the expected result of ``put_back``, as far as it is known beforehand."""
         one, why = self.choose_publishable(guards, publish)
-        if claimable_state(guards[0].guard, has_token_columns(model), published=one is not None) is None:
+        has_token = has_token_columns(model)
+        if not has_token and claimable_state(guards[0].guard, has_token, published=one is not None) is None:
             return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
         return RestoreResult(True, unpublished=why)
 
@@ -87,7 +88,7 @@ class RowRestorer:
         one, why = self.choose_publishable(guards, publish)
         guard = (one or guards[0]).guard
         state = claimable_state(guard, has_token_columns(model), published=one is not None)
-        if state is None:
+        if state is None and not has_token_columns(model):
             return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
         if free_locks and not has_token_columns(model):
             with acquire_briefly(free_locks) as acquired:

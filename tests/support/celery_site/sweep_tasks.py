@@ -6,15 +6,15 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import acquire_task_lock, model_lock, release_task_lock
+from django_tasklock import StateGuard, acquire_task_lock, current_claim, model_lock, release_task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.tasks import hold_here
 from tests.support.guards import GUARD, ONCE
-from tests.testapp.models import PlainVideo, Track, Video
+from tests.testapp.models import PlainVideo, Report, Track, Video
 
 __all__ = [
-    "plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_plain_again", "swept_track", "swept_two",
-    "swept_video",
+    "plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_plain_again", "swept_report", "swept_track",
+    "swept_two", "swept_video",
 ]  # fmt: skip
 
 
@@ -41,6 +41,15 @@ def retrying_hold(self: Any, key: str, until: str | None = None) -> dict[str, An
 def swept_video(self: Any, video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """The rule: a bound task, a row with a token, a lock by the primary key."""
     return hold_here(video_id, seconds, until)
+
+
+@shared_task(acks_late=True, reject_on_worker_lost=True)
+@model_lock(Report, guard=StateGuard())
+def swept_report(pk: int, result: str = "swept", until: str | None = None) -> dict[str, Any]:
+    """A row that has a result and no state."""
+    answer = hold_here(pk, until=until)
+    current_claim().update(result=result)
+    return answer
 
 
 @shared_task(base=OnceTask, bind=True, model=Track, lookup="uid", guard=ONCE)
