@@ -317,16 +317,13 @@ class TestWaiting:
         assert held(backend) == [mine.token] * 3
 
 
-def test_a_token_that_has_some_of_them_loses_them_with_the_others(tmp_path):
+def test_a_token_that_has_some_of_them_loses_them_with_the_others(backend):
     """As one that was handed over by a queue, and the next one is busy."""
-    clear("redis")
-    backend = make("redis")
     mine, other = new_token(), an_ask("c")
     granted(backend.acquire(an_ask("b", mine)))
     granted(backend.acquire(other))
     assert backend.acquire_all(THREE, an_ask(Names(THREE), mine)).name == "c"
     assert held(backend) == [None, None, other.token]
-    backend.close()
 
 
 @pytest.mark.parametrize(
