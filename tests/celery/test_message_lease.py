@@ -290,6 +290,25 @@ class TestStopped:
         assert [one.event for one in site.events(key="long")] == ["start", "end"]
 
 
+def test_workers_of_one_name_keep_each_a_mark_and_are_named(site: Site, broker: redis.Redis) -> None:
+    gate = site.gate()
+    first = site.worker()
+    site.publish("hold", "long", until=gate)
+    site.started("long")
+    twin = site.worker(arguments=("-n", first.name))
+    site.wait_until(lambda: f"another worker on this broker is called {first.name}, too" in twin.log(), 60 + 10 * LEASE)
+    site.wait_until(
+        lambda: sorted(mark.messages for mark in marks.read_marks(site.app) if mark.node == first.name) == [0, 1]
+    )
+    twin.terminate()
+    twin.ended()
+    renewed(site, first, 2)  # its mark is not the other's to remove, nor is its message
+    gate.open()
+    settled(site, broker)
+    assert [one.event for one in site.events(key="long")] == ["start", "end"]
+    assert twin.log().count("is called") == 1
+
+
 class TestWhoDoesNotRenew:
     def test_is_named(self, site: Site) -> None:
         old = site.worker(tasklock={"MESSAGE_LEASE": None})

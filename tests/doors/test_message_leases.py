@@ -248,8 +248,10 @@ def test_a_mark_that_cannot_be_read_goes(app: Celery) -> None:
     with app.connection_for_read() as connection:
         index = Index(connection, 60, 2)
         index.write(marks.KEY, "odd@host", "[")
-        index.write(marks.KEY, "newer@host", '{"lease": 5, "at": 1, "until": 9999999999, "what": "else"}')
-        index.write(marks.KEY, "long dead@host", '{"lease": 5, "at": 1, "until": 2}')
+        index.write(
+            marks.KEY, "newer@host", '{"node": "newer@host", "lease": 5, "at": 1, "until": 9999999999, "what": "else"}'
+        )
+        index.write(marks.KEY, "long dead@host", '{"node": "long dead@host", "lease": 5, "at": 1, "until": 2}')
         assert [mark.node for mark in marks.read(index)] == ["newer@host"]
         assert list(index.read(marks.KEY)) == ["newer@host"]
         index.close()

@@ -16,7 +16,7 @@ from django_tasklock.celery.messages.index import PREFIX, Index
 from django_tasklock.celery.messages.timeouts import period_of
 
 KEY = PREFIX
-"""The hash in the broker: node name to mark."""
+"""The hash in the broker: a field for each worker, by its name and its own id, to its mark."""
 CHECK_MUTEX = f"{PREFIX}_looked"
 """The key of the mutex for checking for workers without a mark."""
 RETENTION = 24 * 3600.0
@@ -43,6 +43,13 @@ class Mark:
     """Seconds by which the worst renewal of the last hour was late."""
     stuck: int = 0
     """The number of messages that it has given back, as its slots, or their own tasks, do not go on."""
+    worker: str = ""
+    """A random id, as another worker may have the same name."""
+
+    @property
+    def field(self) -> str:
+        """The field of ``KEY`` where it is."""
+        return f"{self.node} {self.worker}"
 
     @property
     def is_current(self) -> bool:
@@ -52,21 +59,24 @@ class Mark:
 
 def write(index: Index, mark: Mark) -> None:
     """Write a worker's mark to the broker."""
-    index.write(KEY, mark.node, json.dumps(asdict(mark)))
+    index.write(KEY, mark.field, json.dumps(asdict(mark)))
 
 
-def remove(index: Index, node: str) -> None:
+def remove(index: Index, mark: Mark) -> None:
     """Remove the mark of a worker that stops."""
-    index.remove(KEY, [node])
+    index.remove(KEY, [mark.field])
 
 
 def read(index: Index) -> list[Mark]:
-    """Return the marks of all workers, sorted by name. Marks that expired more than a day ago are removed."""
+    """Return the marks of all workers, sorted by name. Marks that expired more than a day ago are removed, as are those
+    whose worker was started again under its name.
+    """
+    known = {field: _mark(text) for field, text in index.read(KEY).items()}
+    running = {mark.node for mark in known.values() if mark is not None and mark.is_current}
     found, expired = [], []
-    for node, text in index.read(KEY).items():
-        mark = _mark(node, text)
-        if mark is None or mark.until + RETENTION < time.time():
-            expired.append(node)
+    for field, mark in known.items():
+        if mark is None or mark.until + (0 if mark.node in running else RETENTION) < time.time():
+            expired.append(field)
         else:
             found.append(mark)
     if expired:
@@ -102,11 +112,10 @@ def validity_of(lease: float) -> float:
     return max(2 * period_of(lease), lease)
 
 
-def _mark(node: str, text: str) -> Mark | None:
+def _mark(text: str) -> Mark | None:
     """Return a mark as a worker of any version wrote it; ``None`` if it cannot be read."""
     try:
         found = json.loads(text)
-        known = {name: found[name] for name in Mark.__slots__ if name in found}
-        return Mark(**{**known, "node": node})
+        return Mark(**{name: found[name] for name in Mark.__slots__ if name in found})
     except (ValueError, TypeError, KeyError):
         return None

@@ -71,6 +71,11 @@ class Renewer:
         """The commands that the broker refuses, which are logged once each."""
         self._late_renewals: deque[tuple[float, float]] = deque(maxlen=100)
         self._unmarked: list[str] = []
+        self._id = os.urandom(4).hex()
+        self._namesakes: dict[str, float] | None = None
+        """The last renewals of other workers of this name, by id; ``None``: it has not looked for them yet."""
+        self._mark: marks.Mark | None = None
+        """The one that it has left in the broker."""
         self._marks_checked = -MARK_CHECK_PERIOD
 
     # What others read
@@ -168,9 +173,35 @@ class Renewer:
         now = time.time()
         worst = max((late for _, late in self._late_renewals), default=0.0)
         until = now + marks.validity_of(self.lease)
-        mark = marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1), self.vouching.stuck)
+        mark = marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1), self.vouching.stuck, self._id)
         with self._optional("HSET", "+hset +hdel ~"):
             marks.write(index, mark)
+            self._mark = mark
+        if (before := self._namesakes) != {}:
+            self._namesakes = {}
+            with self._optional("HGETALL", "+hgetall +hdel ~"):
+                self._namesakes = self._find_namesakes(marks.read(index), before or {})
+
+    def _find_namesakes(self, known: list[marks.Mark], before: dict[str, float]) -> dict[str, float]:
+        """Return who may be another worker of this name, until one has renewed since ``before``: that is logged once.
+
+        One that was killed just now has a mark, too, and does not renew.
+        """
+        found = {
+            mark.worker: mark.at
+            for mark in known
+            if mark.node == self.node and mark.worker != self._id and mark.is_current
+        }
+        if any(at > before.get(worker, at) for worker, at in found.items()):
+            log(
+                logging.WARNING,
+                "messages: another worker on this broker is called %s, too. Each renews its own messages, but Celery's"
+                " remote control and whatever shows workers by name takes them for one: start each with a name of its"
+                " own (celery worker -n)",
+                self.node,
+            )
+            return {}
+        return found
 
     def _report_lateness(self, late: float, messages: int) -> None:
         """Log and signal a renewal that was late by much."""
@@ -286,7 +317,8 @@ class Renewer:
             with no_fork():
                 if self._index is not None:
                     self.detached.send_settlements(self._index)
-                    marks.remove(self._index, self.node)
+                    if self._mark is not None:
+                        marks.remove(self._index, self._mark)
                     self._index.close()
         except BaseException as error:
             log(logging.DEBUG, "messages: the mark of this worker was not removed: %r", error)
