@@ -83,10 +83,10 @@ class ReleaseAsked(TaskLockError):
 
 
 class GuardRejected(TaskLockError):
-    """The row was not in a state that could be claimed, or there is no such row.
+    """The row was not in a state that could be claimed, there is no such row, or another transaction has it locked.
 
-    ``state``: the state of the row, ``None`` if there is no row. ``reason``: as in the result of a skipped call,
-    ``"invalid_state"`` or ``"missing"``.
+    ``state``: the state of the row, ``None`` if there is no row or it is locked. ``reason``: as in the result of a
+    skipped call, ``"invalid_state"``, ``"missing"`` or ``"row_locked"``.
     """
 
     def __init__(
@@ -98,9 +98,9 @@ class GuardRejected(TaskLockError):
 
 
 class StaleClaim(TaskLockError):
-    """A write was refused because the row belongs to a newer claim, or was deleted. Never worth a retry.
+    """A write was refused because the row belongs to a newer claim, or is not found. Never worth a retry.
 
-    ``gone``: the row does not exist any more. That is no sign of a second worker, so it raises no alert.
+    ``gone``: this process has deleted the row. That is no sign of a second worker, so it raises no alert.
     """
 
     def __init__(self, message: str, *, name: str | None = None, gone: bool = False) -> None:

@@ -52,9 +52,9 @@ lock_lost = Signal()
 store_unavailable = Signal()
 """``error``, ``action``: ``"run"``, ``"raise"``, ``"skip"``, ``"release later"``. The store is unavailable."""
 claim_rejected = Signal()
-"""``model``, ``pk``, ``state``. The row was not in a claimable state."""
+"""``model``, ``pk``, ``state``, ``reason``: as ``GuardRejected`` has them. The row could not be claimed."""
 claim_stale = Signal()
-"""``model``, ``pk``, ``attempted``: the fields. A write of an overtaken claim was refused."""
+"""``model``, ``pk``, ``attempted``: the fields. A write was refused: the claim was overtaken, or its row not found."""
 state_changed = Signal()
 """``model``, ``pk``, ``old_state``, ``new_state``, ``epoch``, ``why``: ``"claimed"``, ``"done"``, ``"failed"``,
 ``"given_back"``, ``"updated"``, ``"forced"``, ``"swept"``. A write of a guarded row's state was committed."""

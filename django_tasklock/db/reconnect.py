@@ -28,17 +28,22 @@ logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
 
 PATIENCE = 15.0
-"""Seconds for which a write waits for a database that cannot be reached: a restart, or a failover."""
+"""Seconds, from its first refusal, for which a write is retried that the database refuses for now."""
+LEAST_ATTEMPTS = 3
+"""The attempts of such a write, however long each takes."""
 CONTENDED = 2.0
-"""Seconds, from its first attempt, for which a statement is retried that lost a race against another transaction."""
+"""Seconds, from its first attempt, for which any other statement is retried that lost to another transaction."""
 
 _DROPPED = ("08", "57P01", "57P02", "57P03", "57P05")  # sqlstates: connection, shutdown, starting up, idle too long
 _DROPPED_MYSQL = frozenset({1053, 1152, 1158, 1159, 1160, 1161, 1927, 2002, 2003, 2006, 2013, 2055, 4031})
 _READ_ONLY = "25006"
 _READ_ONLY_MYSQL = frozenset({1290, 1792, 1836})
-_RACES = frozenset({"40001", "40P01", "55P03"})  # serialization failure, deadlock, lock not available
-_RACES_MYSQL = frozenset({1020, 1205, 1213})  # record changed, lock wait timeout, deadlock
-_RACES_SQLITE = frozenset({5, 6})  # busy, locked
+_LOCKED = "another transaction holds a lock on the row"
+_OVERTAKEN = "another transaction came first"
+_CLOSED = "the database closed the connection"
+_LOSSES = {"55P03": _LOCKED, "40001": _OVERTAKEN, "40P01": _OVERTAKEN}  # lock_timeout, serialization, deadlock
+_LOSSES_MYSQL = {1205: _LOCKED, 1020: _OVERTAKEN, 1213: _OVERTAKEN}  # lock wait timeout, record changed, deadlock
+_BUSY_SQLITE = frozenset({5, 6})  # busy, locked
 _OUT_OF_STEP = 2014  # MySQL: a time limit interrupted a query, and its result was never read
 # Errors of a server, or of this machine, that accepts no connection of this client but serves others: PostgreSQL's
 # clients have no code for them. In other languages they are not recognized.
@@ -50,14 +55,15 @@ _AT_ONCE = 100  # dropped connections that are taken from a pool and replaced wi
 
 
 class _Diagnosis(NamedTuple):
-    """The cause of an error, as far as it matters for a retry."""
+    """The cause of an error, as far as it matters for a retry. ``what``: it, for people."""
 
+    what: str
     dropped: bool
     """The connection cannot be used any more."""
     doubt: bool
     """The statement may have been executed."""
-    lost_race: bool = False
-    """The statement was rolled back in favor of another transaction."""
+    lost: bool = False
+    """The statement was not executed because of another transaction."""
 
 
 def repeatable(values: Mapping[str, Any]) -> bool:
@@ -104,10 +110,14 @@ def run_with_retries(
     """Return ``step(may_have_run)``; ``may_have_run``: an earlier attempt may have been executed. Retry it, on a new
     connection if this one cannot be used any more,
 
-    * once if the connection was dropped, and for ``patience`` seconds while the database cannot be reached,
-    * for ``CONTENDED`` seconds if it lost a race: a deadlock, a serialization failure, a locked SQLite file,
+    * for ``CONTENDED`` seconds if it lost to another transaction: a deadlock, a serialization failure, a row lock that
+      was not given up in time, a locked SQLite file,
+    * once if the connection was dropped, or if the database cannot be reached or is read-only,
     * with ``refused`` once if a live connection refused it for another reason that may be temporary, or if no
       connection could be opened.
+
+    With ``patience`` the first two are retried for so many seconds after the first refusal, and ``LEAST_ATTEMPTS`` are
+    made in any case.
 
     ``again=False``: no retry if it may have been executed; the connection is checked before the first attempt.
     In the caller's transaction there is no retry; ``within``: whether there is one, if the caller knows.
@@ -119,7 +129,7 @@ def run_with_retries(
     if not again:
         replace_dropped(connection)
     began = time.monotonic()
-    attempts, may_have_run = 0, False
+    attempts, may_have_run, ends, told = 0, False, 0.0, False
     outside = sys.exc_info()[1]
     while True:
         connected = connection.connection is not None
@@ -136,18 +146,26 @@ def run_with_retries(
             if diagnosis.doubt and not again:
                 error.add_note("it may have been executed all the same, and was not sent again for that")
                 raise
-            may_have_run = may_have_run or not diagnosis.lost_race
-            waited = time.monotonic() - began
-            if diagnosis.lost_race and waited < CONTENDED:
-                time.sleep(random.uniform(0.001, 0.05))
+            may_have_run = may_have_run or not diagnosis.lost
+            now = time.monotonic()
+            ends = ends or now + patience
+            patient = patience > 0 and (now < ends or attempts < LEAST_ATTEMPTS)
+            if diagnosis.lost:
+                contended = now - began < CONTENDED
+                if not (contended or patient):
+                    raise
+                if not (contended or told):
+                    logger.warning("%s: %s, trying again: %s", who, diagnosis.what, error)
+                    told = True
+                time.sleep(random.uniform(0.001, 0.05) if contended else random.uniform(0.1, 0.5))
                 continue
-            if attempts > 1 and (not diagnosis.dropped or waited >= patience):
+            if attempts > 1 and not (diagnosis.dropped and patient):
                 raise
             if not refused and not (diagnosis.dropped and (connected or getattr(connection, "pool", None))):
                 raise
-            logger.warning("%s: the database closed the connection, trying once more: %s", who, error)
+            logger.warning("%s: %s, trying again: %s", who, diagnosis.what, error)
             if diagnosis.dropped:
-                _wait(connection, attempts, began + patience)
+                _wait(connection, attempts, ends)
 
 
 @contextmanager
@@ -172,6 +190,11 @@ def ending(connection: BaseDatabaseWrapper, block: AbstractContextManager[object
 def errors_of(connection: Any) -> tuple[type[Exception], ...]:
     """Return the exceptions that a statement may raise: while Django handles an error, also the driver's own."""
     return Error, connection.Database.Error
+
+
+def is_row_locked(error: Exception) -> bool:
+    """Return whether a statement was given up because another transaction holds a lock: on the row, or on the file."""
+    return _lost_to(error) == _LOCKED
 
 
 def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
@@ -262,26 +285,29 @@ def _is_transient(connection: BaseDatabaseWrapper, error: Exception) -> bool:
 
 def _diagnose(connection: BaseDatabaseWrapper, error: Exception, connected: bool) -> _Diagnosis:
     if connection.connection is None:  # it could not be opened, or a transaction has closed it at its end
-        return _Diagnosis(True, connected)
+        return _Diagnosis(_CLOSED if connected else "the database cannot be reached", True, connected)
     state, code = _state(error), _mysql_code(connection, error)
-    if _is_read_only(connection, error):
-        return _Diagnosis(True, False)  # a former primary after a failover: its name has another address by now
+    if _is_read_only(connection, error):  # a former primary after a failover: its name has another address by now
+        return _Diagnosis("the database is read-only", True, False)
     if code == _OUT_OF_STEP:
-        return _Diagnosis(True, False)
+        return _Diagnosis("the connection is out of step", True, False)
     # A pooler may report a server that it has lost, while we are still connected to the pooler.
-    dropped = state.startswith(_DROPPED) or code in _DROPPED_MYSQL or not connection.is_usable()
+    if state.startswith(_DROPPED) or code in _DROPPED_MYSQL or not connection.is_usable():
+        return _Diagnosis(_CLOSED, True, True)
     # A statement that a live connection refused was not executed.
-    return _Diagnosis(dropped, dropped, not dropped and _lost_a_race(error, state))
+    lost_to = _lost_to(error)
+    return _Diagnosis(lost_to or "the database refused it", False, False, bool(lost_to))
 
 
-def _lost_a_race(error: Exception, state: str) -> bool:
+def _lost_to(error: Exception) -> str:
+    """Return what another transaction did to a statement that lost to it; empty if that is not the cause."""
+    if state := _state(error):
+        return _LOSSES.get(state, "")
     cause = error.__cause__ or error
-    if state:
-        return state in _RACES
     code = getattr(cause, "sqlite_errorcode", None)
     if code is not None:
-        return code & 0xFF in _RACES_SQLITE
-    return bool(cause.args) and cause.args[0] in _RACES_MYSQL
+        return _LOCKED if code & 0xFF in _BUSY_SQLITE else ""
+    return _LOSSES_MYSQL.get(cause.args[0], "") if cause.args else ""
 
 
 def _state(error: Exception) -> str:

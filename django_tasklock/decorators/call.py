@@ -54,6 +54,11 @@ class CallStrategy(ABC):
     def await_row(self, error: GuardRejected) -> None:
         """Postpone a call whose row does not exist, by an exception. Returns where a call cannot be postponed."""
 
+    def row_locked(self, error: GuardRejected) -> None:
+        """Do what ``on_conflict`` says if another transaction has locked the row. Returns if the call is skipped."""
+        if self.options.on_conflict != "skip":
+            raise error
+
     def leave(self, error: BaseException | None, lease: Lease) -> None:
         """Release ``lease``. ``error``: the exception that ended the call."""
         self.options.lock.leave_and_release(lease)
@@ -165,7 +170,9 @@ class Call:
     def _rejected(self, error: GuardRejected) -> bool:
         if error.reason == "missing":
             self.strategy.await_row(error)
-        if self.options.on_conflict in ("raise", "wait"):
+        if error.reason == "row_locked":
+            self.strategy.row_locked(error)
+        elif self.options.on_conflict in ("raise", "wait"):
             raise error
         state = error.state
         self.skipped = {

@@ -179,8 +179,9 @@ def model_lock(
     will retry. For a row that is not claimable the call returns ``{"status": "skipped", "reason":
     "invalid_state", "state": ..., ...}``, with the ``reason`` ``"missing"`` if there is no such row, or, with
     ``on_conflict="raise"`` or ``"wait"``, raises ``GuardRejected``. As the body of a Celery task, a call without a row
-    is tried again for the guard's ``missing_timeout``; then the task fails with ``GuardRejected``. In the body,
-    ``current_claim()`` writes to the row.
+    is tried again for the guard's ``missing_timeout``; then the task fails with ``GuardRejected``. If another
+    transaction has the row locked for more than two seconds, ``on_conflict`` decides, with the reason ``"row_locked"``.
+    In the body, ``current_claim()`` writes to the row.
 
     The claim excludes a second body also where the store is down and the policy ``"run"`` goes on without the lock.
     If the ``timeout`` is over an hour, the thread's database connection is closed before the body, unless

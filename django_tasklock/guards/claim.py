@@ -11,21 +11,24 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
 from functools import cached_property
 from typing import Any, TypeVar
 
 from asgiref.sync import sync_to_async
+from django.apps import apps
 from django.db import Error, connections, router, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
+from django.db.models.signals import post_delete
 
 from django_tasklock import signals
-from django_tasklock.columns import EPOCH, TOKEN
+from django_tasklock.columns import EPOCH, TOKEN, table_model
 from django_tasklock.context import none_current
 from django_tasklock.db.connections import should_release
-from django_tasklock.db.reconnect import PATIENCE, ending, repeatable, run_with_retries
+from django_tasklock.db.reconnect import PATIENCE, ending, errors_of, is_row_locked, repeatable, run_with_retries
+from django_tasklock.db.row_locks import brief_waits, briefly
 from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
 from django_tasklock.guards.guard import StateGuard, has_token_columns
@@ -82,6 +85,7 @@ class Claim:
         self.using = router.db_for_write(model)
         self._state = guard.claim_as
         self._closed = False
+        self._deleted = False  # the row was deleted in this process
         self._sent = False  # the claim may have been committed
         self._thread = threading.local()  # ``repeats``: its step is repeated, because the first answer was lost
 
@@ -103,8 +107,8 @@ class Claim:
     def claim(self) -> None:
         """Claim the row and commit. ``releases`` says what happens to this thread's connection then.
 
-        Raises ``GuardRejected`` if the row is not claimable, ``TransactionOpen`` inside ``atomic()``, and
-        ``TaskLockError`` if the guard does not fit the model.
+        Raises ``GuardRejected`` if the row is not claimable, or another transaction does not unlock it within two
+        seconds; ``TransactionOpen`` inside ``atomic()``, and ``TaskLockError`` if the guard does not fit the model.
         """
         where, values = self.guard.find_claiming_guards(self.model, self.key, self.token, self.lookup)
         self.has_columns = TOKEN in values
@@ -115,8 +119,14 @@ class Claim:
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
-            self._resilient(lambda: self._claim(where, values, claimed), within=not ours)
+            try:
+                self._resilient(lambda: self._claim(where, values, claimed, ours), within=not ours)
+            except errors_of(connection) as error:
+                if not is_row_locked(error):
+                    raise
+                raise _locked(self.model, self.pk, error) from error
             self.taken = True
+            self._watch_deletions()
         except BaseException:
             if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
                 self._close_interrupted(self._closing(self.guard.retry), "given_back", ours)
@@ -132,7 +142,8 @@ class Claim:
         expression but ``Value`` and ``Now()``, is sent again only if it was certainly not executed; otherwise the
         database's error is raised. Columns of a parent model's table are written in the same transaction.
 
-        Raises ``StaleClaim`` if the row belongs to a newer claim, or was deleted (``gone``). A retry does not help.
+        Raises ``StaleClaim`` if the row belongs to a newer claim, was deleted by this process (``gone``), or is not
+        found. A retry does not help.
         """
         if TOKEN in values or EPOCH in values:
             raise TypeError(f"{TOKEN} and {EPOCH} belong to the claim; update() may not write them")
@@ -141,11 +152,11 @@ class Claim:
         self._write(values, "updated" if self.guard.field in values else None, again=repeatable(values))
 
     def finish(self) -> None:
-        """Write that the body succeeded, unless the row was deleted. Raises ``StaleClaim``."""
+        """Write that the body succeeded, unless this process has deleted the row. Raises ``StaleClaim``."""
         self._close(self.guard.done, "done")
 
     def fail(self) -> None:
-        """Write that the body failed, unless the row was deleted. Raises ``StaleClaim``."""
+        """Write that the body failed, unless this process has deleted the row. Raises ``StaleClaim``."""
         self._close(self.guard.failed, "failed")
 
     def give_back(self) -> None:
@@ -201,8 +212,8 @@ class Claim:
             stack.push(begun.pop_all())
         return row
 
-    def _claim(self, where: Q, values: dict[str, Any], change: Change) -> None:
-        with durable(self.using, self._verb):
+    def _claim(self, where: Q, values: dict[str, Any], change: Change, ours: bool) -> None:
+        with brief_waits(connections[self.using]) if ours else nullcontext(), durable(self.using, self._verb):
             claimed, row = self._claim_row(where, values, change)
             self._sent = claimed
         # Raised outside of the transaction, so that writes of the signal's receivers are kept.
@@ -222,7 +233,7 @@ class Claim:
         columns = [name for name in (self.guard.field, *((TOKEN, EPOCH) if self.has_columns else ())) if name]
 
         def attempt() -> tuple[bool, dict[str, Any] | None]:
-            claimed = write(rows, self.pk, values, same=same, change=change)
+            claimed = write(briefly(rows), self.pk, values, same=same, change=change)
             return claimed, by_key.values(*columns).first()
 
         claimed, found = attempt()
@@ -284,7 +295,8 @@ class Claim:
 
         def attempt() -> bool:
             rows = self.rows()
-            if write(rows, self.pk, values, same=rows, change=change):
+            brief = briefly(rows) if within is False else rows  # the closing write, which is tried again
+            if write(brief, self.pk, values, same=rows, change=change):
                 return True
             written = self._was_written(values)
             if written and change:
@@ -297,8 +309,19 @@ class Claim:
             self._state = values[self.guard.field]
 
     def _refused(self, *attempted: str) -> StaleClaim:
+        attempted = attempted or (self.guard.field or TOKEN,)
         found = self._resilient(self._all_rows().filter(pk=self.pk).exists)
-        return (_stale if found else _gone)(self, attempted or (self.guard.field or TOKEN,))
+        return _gone(self, attempted) if self._deleted and not found else _stale(self, attempted, found)
+
+    def _watch_deletions(self) -> None:
+        """Learn of the row's deletion, for as long as this object lives: receivers are kept weakly."""
+        table = table_model(self.model)
+        for model in {self.model, *(one for one in apps.get_models() if table_model(one) is table)}:  # proxies
+            post_delete.connect(self._on_delete, sender=model)
+
+    def _on_delete(self, instance: Model, using: str, **details: Any) -> None:
+        if using == self.using and instance.pk == self.pk:
+            self._deleted = True
 
     def _all_rows(self) -> QuerySet[Any]:
         return self.model._base_manager.using(self.using)
@@ -363,9 +386,20 @@ def _rejected(model: type[Model], pk: Any, row: dict[str, Any] | None, guard: St
     else:
         wanted = ", ".join(map(repr, guard.claim_from))
         text = f"{label} {pk!r} cannot be claimed: its {guard.field} is {state!r}, not one of {wanted}"
+    return _not_claimed(model, pk, text, state, reason)
+
+
+def _locked(model: type[Model], pk: Any, error: Exception) -> GuardRejected:
+    """Log, signal and return the error for a row that another transaction has locked for too long."""
+    text = f"{model._meta.label} {pk!r} cannot be claimed: another transaction holds a lock on the row ({error})"
+    return _not_claimed(model, pk, text, None, "row_locked")
+
+
+def _not_claimed(model: type[Model], pk: Any, text: str, state: Any, reason: str) -> GuardRejected:
+    name = f"{model._meta.label}:{pk}"
     logger.info("not claimed: %s", text)
-    signals.send(signals.claim_rejected, f"{label}:{pk}", model=model, pk=pk, state=state)
-    return GuardRejected(text, name=f"{label}:{pk}", state=state, reason=reason)
+    signals.send(signals.claim_rejected, name, model=model, pk=pk, state=state, reason=reason)
+    return GuardRejected(text, name=name, state=state, reason=reason)
 
 
 def _or_hidden(model: type[Model]) -> str:
@@ -375,21 +409,26 @@ def _or_hidden(model: type[Model]) -> str:
 
 
 def _gone(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
-    """Log and return the error for a deleted row. Usually its own body has deleted it, so it is no alert."""
-    text = (
-        f"{claim.model._meta.label} {claim.pk!r} is gone{_or_hidden(claim.model)};"
-        f" there is nothing to write {', '.join(attempted)} to"
-    )
+    """Log and return the error for a row that this process has deleted. Usually its body has, so it is no alert."""
+    text = f"{claim.model._meta.label} {claim.pk!r} is gone; there is nothing to write {', '.join(attempted)} to"
     logger.info("%s", text)
     return StaleClaim(text, name=claim.name, gone=True)
 
 
-def _stale(claim: Claim, attempted: tuple[str, ...]) -> StaleClaim:
-    """Log, signal and return the error for a row of a newer claim. ``attempted``: the fields of the refused write."""
-    text = (
-        f"{claim.model._meta.label} {claim.pk!r} belongs to a newer claim than epoch {claim.epoch};"
-        f" refused to write {', '.join(attempted)}"
-    )
+def _stale(claim: Claim, attempted: tuple[str, ...], found: bool) -> StaleClaim:
+    """Log, signal and return the error for a row of a newer claim, or one that is not ``found``.
+
+    ``attempted``: the fields of the refused write.
+    """
+    label = f"{claim.model._meta.label} {claim.pk!r}"
+    if found:
+        text = f"{label} belongs to a newer claim than epoch {claim.epoch}"
+    else:
+        text = (
+            f"{label} was claimed here and is not found any more: it was deleted elsewhere, or this connection may not"
+            f" see it, by row-level security{_or_hidden(claim.model)}"
+        )
+    text += f"; refused to write {', '.join(attempted)}"
     logger.error("%s", text)
     signals.send(signals.claim_stale, claim.name, model=claim.model, pk=claim.pk, attempted=attempted)
     return StaleClaim(text, name=claim.name)

@@ -19,6 +19,7 @@ from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.conf import Duration, milliseconds
+from django_tasklock.db.row_locks import briefly
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.keys import PK
 from django_tasklock.guards.writes import Change, Why, write
@@ -255,13 +256,14 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
 def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any, why: Why) -> bool:
     """Take the row away from the claim with ``token``, whose writes are refused from then on, and set ``state``.
 
-    Return False if that claim does not have the row, any more or yet. It is one UPDATE, which is atomic by itself. On a
+    Return False if that claim does not have the row, any more or yet. It is one UPDATE, which is atomic by itself, and
+    raises the database's error if another transaction does not unlock the row within two seconds. On a
     model without token columns only the state can be compared, so the worker is refused only while the row is in
     another state. Without a ``guard`` only the token columns are written, and the row keeps its state.
     """
     if guard is not None:
         guard.ensure_fits(model)
-    rows = model._base_manager.using(router.db_for_write(model)).filter(pk=pk)
+    rows = briefly(model._base_manager.using(router.db_for_write(model)).filter(pk=pk))
     values = {} if guard is None else guard.state_values(state)
     change = Change(guard.field if guard else None, why)
     if not has_token_columns(model):

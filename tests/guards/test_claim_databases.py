@@ -321,7 +321,7 @@ class TestHangUps:
         assert states(row)[0] == "processing"
         claim.finish()
         assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "django_tasklock")]
-        assert "trying once more" in caplog.text
+        assert "the database closed the connection, trying again" in caplog.text
 
     @both
     @pytest.mark.parametrize(

@@ -10,9 +10,9 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
-from django.db import OperationalError, connections
+from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
-from django.db.models import Q
+from django.db.models import F, Q
 from django.dispatch import Signal
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock
@@ -33,6 +33,7 @@ __all__ = [
     "heard",
     "held",
     "held_by_another",
+    "locked_row",
     "new_token",
     "no_guards",
     "race",
@@ -130,6 +131,28 @@ def held_by_another(name: str, **options: Any) -> Iterator[None]:
     try:
         assert ready.wait(60)
         yield
+    finally:
+        may_end.set()
+        thread.join(60)
+
+
+@contextmanager
+def locked_row(*rows: Any) -> Iterator[Callable[[], None]]:
+    """Another session has the rows locked in an open transaction, on SQLite the file; yield what ends that."""
+    ready, may_end = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with transaction.atomic():
+            for row in rows:
+                type(row).objects.filter(pk=row.pk).update(progress=F("progress"))
+            ready.set()
+            may_end.wait(300)
+
+    thread = threading.Thread(target=lambda: elsewhere(hold, 330), name="locking")
+    thread.start()
+    try:
+        assert ready.wait(60)
+        yield may_end.set
     finally:
         may_end.set()
         thread.join(60)

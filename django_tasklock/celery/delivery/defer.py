@@ -18,7 +18,7 @@ from django_tasklock.celery.exceptions import Rejected
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates.reservations import cancel_reservation
 from django_tasklock.celery.sending import send
-from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks.lock import Acquirable
 
 logger = logging.getLogger("django_tasklock")
@@ -28,7 +28,7 @@ LONGEST_DELAY = 60.0  # the longest: a free lock stays unused for so long if onl
 UNKNOWN_HOLDER_DELAY = 5.0  # seconds if the holder could not be read
 
 
-def reject(error: TaskLockAcquireError, message: Message) -> NoReturn:
+def reject(error: TaskLockError, message: Message) -> NoReturn:
     """End the message without a run: its state is ``REVOKED``, and ``get()`` raises ``error``."""
     if message.wants_result:
         try:

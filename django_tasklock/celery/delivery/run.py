@@ -173,6 +173,17 @@ class TaskCall(CallStrategy):
             return self.line.park()
         return skip_or_raise(self.options)
 
+    def row_locked(self, error: GuardRejected) -> None:
+        """Do what ``on_conflict`` says; ``queue`` and ``coalesce`` send the message again, as ``retry`` does."""
+        action = self.options.on_conflict
+        if action in ("retry", "queue", "coalesce") or (action in ("skip", "reject") and self.message.is_continuation):
+            self.state.kept_lock = None
+            self.history.defer(why=str(error), kept=None)
+        if action == "reject" and not self.message.in_canvas:
+            reject(error, self.message)
+        if action in ("raise", "wait"):
+            raise error
+
     def check_with_lock(self) -> Skipped | None:
         """Check again, while the lock is held, whether the message has work, and count the start."""
         history = self.history

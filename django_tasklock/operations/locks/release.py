@@ -11,6 +11,7 @@ from typing import Any
 
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import get_settings
+from django_tasklock.db.reconnect import is_row_locked
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import revoke_claim
@@ -33,8 +34,9 @@ def release_lock(
     ``fingerprint``: of the token that was shown; if the lock has another holder by now, nothing is done. ``row_state``:
     the state to leave the row in, one of ``RowSide.states``; by default the first.
 
-    Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, or a row of another tenant, and
-    ``TransactionOpen`` inside ``atomic()``, because the row must be committed before the lock is deleted.
+    Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, a row of another tenant, or one that
+    another transaction has locked, and ``TransactionOpen`` inside ``atomic()``, because the row must be committed
+    before the lock is deleted.
     """
     bare, record, refusal = _read_expected(name, fingerprint)
     if refusal is not None:  # a Result that is false
@@ -144,7 +146,16 @@ def _describe_row(row: LockedRow | None, revoked: bool, state: Any, record: Reco
 
 
 def _revoke_claim(row: LockedRow, record: Record, state: Any) -> bool:
-    from django.db import router
+    from django.db import OperationalError, router
 
-    with durable(router.db_for_write(row.model), f"release {record.name!r}"):
-        return revoke_claim(row.model, row.pk, row.guard, record.token, state, "forced")
+    try:
+        with durable(router.db_for_write(row.model), f"release {record.name!r}"):
+            return revoke_claim(row.model, row.pk, row.guard, record.token, state, "forced")
+    except OperationalError as error:
+        if not is_row_locked(error):
+            raise
+        text = (
+            f"lock {record.name!r} was not released: another transaction holds a lock on {row.model._meta.label}"
+            f" {row.pk!r}. Try again when that transaction has ended, or end it in the database"
+        )
+        raise TaskLockError(text, name=record.name) from error

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from django.db import Error, router
+from django.db import Error, OperationalError, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
-from django_tasklock.db.reconnect import from_a_signal
+from django_tasklock.db.reconnect import from_a_signal, is_row_locked
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
@@ -90,10 +90,17 @@ class RowRestorer:
         state = claimable_state(guard, has_token_columns(model), published=one is not None)
         if state is None and not has_token_columns(model):
             return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
-        if free_locks and not has_token_columns(model):
-            with acquire_briefly(free_locks) as acquired:
-                return self._restore(model, row, token, one, guard, state, why) if acquired else RestoreResult(False)
-        return self._restore(model, row, token, one, guard, state, why)
+        try:
+            if free_locks and not has_token_columns(model):
+                with acquire_briefly(free_locks) as acquired:
+                    return (
+                        self._restore(model, row, token, one, guard, state, why) if acquired else RestoreResult(False)
+                    )
+            return self._restore(model, row, token, one, guard, state, why)
+        except OperationalError as error:
+            if not is_row_locked(error):
+                raise
+            return RestoreResult(False, unpublished=why, why="another transaction holds a lock on it")
 
     def _restore(
         self, model: type[Model], row: Row, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str

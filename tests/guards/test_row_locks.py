@@ -1,0 +1,213 @@
+"""Another transaction has locked the row: a claim gives up soon, and a closing write does not."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from contextlib import suppress
+
+import pytest
+from django.db import OperationalError, connection
+
+from django_tasklock import Claim, GuardRejected, StaleClaim, TaskLock, TaskLockError, model_lock
+from django_tasklock.db import reconnect
+from django_tasklock.guards import claim as claims
+from django_tasklock.operations import Actor, release_lock
+from django_tasklock.signals import claim_rejected
+from tests.support.guards import GUARD, MEMORY, elsewhere, heard, locked_row, new_token, states
+from tests.testapp.models import PlainVideo, Video
+
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+
+both = pytest.mark.parametrize("model", [Video, PlainVideo])
+
+
+@pytest.fixture(autouse=True)
+def _locks_in_memory(settings):
+    settings.TASKLOCK = MEMORY
+
+
+@pytest.fixture(autouse=True)
+def _sqlite_gives_up_soon(monkeypatch):
+    """It waits for its ``timeout``, of 5 s by default."""
+    if connection.vendor == "sqlite":
+        monkeypatch.setitem(connection.settings_dict["OPTIONS"], "timeout", 0.5)
+        connection.close()
+    yield
+    connection.close()
+
+
+class Unlocking(logging.Handler):
+    """Locks a row, until the wait for that is logged."""
+
+    def __init__(self, row):
+        super().__init__(logging.WARNING)
+        self.told = False
+        self._locked = locked_row(row)
+        self._unlock = self._locked.__enter__()
+        logging.getLogger("django_tasklock").addHandler(self)
+
+    def emit(self, record):
+        if "another transaction holds a lock on the row, trying again" in record.getMessage():
+            self.told = True
+            self._unlock()
+
+    def end(self):
+        logging.getLogger("django_tasklock").removeHandler(self)
+        self._locked.__exit__(None, None, None)
+
+
+def call(row, body=lambda: pytest.fail("the body ran"), **options):
+    @model_lock(type(row), "row-locks:{pk}", guard=GUARD, **options)
+    def work(pk):
+        return body()
+
+    return work(row.pk)
+
+
+def waits():
+    """How long this session waits for a row lock, as its server says."""
+    asks = {"postgresql": "SHOW lock_timeout", "mysql": "SELECT @@innodb_lock_wait_timeout"}
+    with connection.cursor() as cursor:
+        cursor.execute(asks.get(connection.vendor, "PRAGMA busy_timeout"))
+        return cursor.fetchone()[0]
+
+
+class TestTheClaim:
+    @both
+    def test_gives_up_while_the_lock_is_there(self, model):
+        row = model.objects.create()
+        before = waits()
+        with locked_row(row), heard(claim_rejected) as told:
+            with pytest.raises(GuardRejected, match="another transaction holds a lock on the row") as caught:
+                Claim.take(model, row.pk, GUARD, new_token())
+            assert (caught.value.reason, caught.value.state) == ("row_locked", None)
+            assert [(one["pk"], one["state"], one["reason"]) for one in told] == [(row.pk, None, "row_locked")]
+            assert waits() == before, "the session is as it was"
+        Claim.take(model, row.pk, GUARD, new_token()).finish()
+        assert states(row)[0] == "ready"
+
+    def test_a_call_is_skipped_with_that_reason(self):
+        video = Video.objects.create()
+        with locked_row(video):
+            skipped = call(video)
+        assert skipped == {
+            "status": "skipped",
+            "reason": "row_locked",
+            "name": f"row-locks:{video.pk}",
+            "state": None,
+        }
+        assert not TaskLock(f"row-locks:{video.pk}").locked()
+
+    @pytest.mark.parametrize("word", ["raise", "wait", "queue"])
+    def test_with_any_other_word_it_raises(self, word):
+        video = Video.objects.create()
+        with locked_row(video), pytest.raises(GuardRejected):
+            call(video, on_conflict=word)
+
+
+class TestTheEnd:
+    @pytest.mark.parametrize(
+        ("model", "error", "limited"),
+        [(Video, None, False), (PlainVideo, ValueError("codec"), False), (Video, None, True)],
+        ids=["done", "failed", "with a limit of the session"],
+    )
+    def test_a_closing_write_waits_and_says_for_what(self, model, error, limited):
+        row, locks = model.objects.create(), []
+        limits = {"postgresql": "SET lock_timeout = 50", "mysql": "SET SESSION innodb_lock_wait_timeout = 1"}
+
+        def body():
+            if limited or connection.vendor == "mysql":  # whose own limit is 50 s
+                with connection.cursor() as cursor:
+                    cursor.execute(limits.get(connection.vendor, "PRAGMA busy_timeout = 50"))
+            locks.append(Unlocking(row))
+            if error:
+                raise error
+
+        try:
+            if error:
+                with pytest.raises(ValueError, match="codec") as caught:
+                    call(row, body)
+                assert not hasattr(caught.value, "__notes__")
+            else:
+                call(row, body)
+        finally:
+            locks[0].end()
+        assert locks[0].told
+        assert states(row)[0] == ("failed" if error else "ready")
+
+
+class TestPatience:
+    """Three attempts, and fifteen seconds after the first refusal, for whatever may pass."""
+
+    @staticmethod
+    def refusal(state):
+        error = OperationalError("refused")
+        error.__cause__ = type("Driver", (Exception,), {"sqlstate": state})()
+        return error
+
+    def run(self, errors, **terms):
+        """Run a step that raises ``errors`` one after another; how often it was run."""
+        left, runs = list(errors), []
+
+        def step(may_have_run):
+            runs.append(may_have_run)
+            if left:
+                raise left.pop(0)
+
+        connection.ensure_connection()
+        reconnect.run_with_retries(connection, step, "a write", **terms)
+        return len(runs)
+
+    @pytest.mark.parametrize("state", ["55P03", "40001", "40P01", "25006", "57P01"])
+    def test_three_attempts_even_if_each_takes_longer_than_the_patience(self, state, monkeypatch):
+        monkeypatch.setattr(reconnect, "CONTENDED", 0)
+        assert self.run([self.refusal(state)] * 2, patience=1e-9) == 3
+        with pytest.raises(OperationalError):
+            self.run([self.refusal(state)] * 3, patience=1e-9)
+
+    @pytest.mark.parametrize("state", ["55P03", "40001", "25006"])
+    def test_more_within_it(self, state, monkeypatch):
+        monkeypatch.setattr(reconnect, "CONTENDED", 0)
+        assert self.run([self.refusal(state)] * 5, patience=300) == 6
+
+    def test_a_claim_has_none(self, monkeypatch):
+        monkeypatch.setattr(reconnect, "CONTENDED", 0)
+        with pytest.raises(OperationalError):
+            self.run([self.refusal("55P03")])
+
+    def test_the_closing_write_has_it(self):
+        assert claims.PATIENCE == 15
+
+
+class TestOperators:
+    def test_a_release_by_force_gives_up_and_says_why(self):
+        if connection.vendor == "mysql":
+            with connection.cursor() as cursor:
+                cursor.execute("SET SESSION innodb_lock_wait_timeout = 1")
+        video = Video.objects.create()
+        lock, ready, may_end = f"row-locks:{video.pk}", threading.Event(), threading.Event()
+
+        def body():
+            ready.set()
+            may_end.wait(300)
+
+        def work():
+            with suppress(StaleClaim):  # it was released by force
+                call(video, body)
+
+        worker = threading.Thread(target=lambda: elsewhere(work, 330))
+        worker.start()
+        try:
+            assert ready.wait(60)
+            with (
+                locked_row(video),
+                pytest.raises(TaskLockError, match="another transaction holds a lock"),
+            ):
+                release_lock(lock, by=Actor("operator"))
+            assert TaskLock(lock).locked()
+            assert release_lock(lock, by=Actor("operator"))
+        finally:
+            may_end.set()
+            worker.join(60)
+        assert states(video) == ("processing", 0, 2)
