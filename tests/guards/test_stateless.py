@@ -11,11 +11,11 @@ from django_tasklock.checks.guards import check_guards
 from django_tasklock.decorators.locks import model_lock
 from django_tasklock.operations import Actor, get_lock, release_lock
 from django_tasklock.operations.sweep import guarded
-from tests.support.guards import new_token, no_guards
+from tests.support.guards import ONCE, new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
 from tests.support.sweeping import swept, tally_of
-from tests.testapp.models import PlainVideo, Report, Video
+from tests.testapp.models import PlainVideo, Report, Track, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -115,6 +115,16 @@ def test_a_sweep_finds_what_is_claimed_by_its_token(report: Report, indexed: boo
     with pytest.raises(StaleClaim):
         stale.update(result="stale")
     assert tally_of(swept()) == {}
+
+
+def test_a_sweep_tells_its_rows_from_those_of_a_guard_with_states() -> None:
+    track = Track.objects.create()
+    for guard in (GUARD, ONCE):
+        model_lock(Track, "work:{pk}", guard=guard)(lambda pk: None)
+    Claim.take(Track, track.pk, GUARD, new_token())
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
+    track.refresh_from_db()
+    assert (track.status, track.lock_token) == ("uploading", "")
 
 
 @pytest.mark.parametrize("option", ["field", "done", "failed", "retry"])
