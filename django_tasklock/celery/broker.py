@@ -36,7 +36,7 @@ def message_lease(app: Any) -> float | None:
     renewals: RabbitMQ returns a dead worker's messages by itself.
     """
     setting = get_settings().MESSAGE_LEASE
-    if setting is None or not _is_redis(app):
+    if setting is None or not is_redis(app):
         return None
     own = own_timeout(app)
     return milliseconds(setting, "MESSAGE_LEASE") / 1000 if own is None else own
@@ -57,7 +57,7 @@ def shortest_countdown(app: Any) -> float:
     return 1.0 if detect_quorum_queues(app, driver)[0] else 0.0
 
 
-def _is_redis(app: Any) -> bool:
+def is_redis(app: Any) -> bool:
     """Return whether the app's messages go through Redis and stay there until they are acknowledged."""
     if not _options(app).get("ack_emulation", True):
         return False

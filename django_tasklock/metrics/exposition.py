@@ -27,6 +27,7 @@ from django_tasklock.operations.metrics import (
     Histogram,
     LimiterCounts,
     Totals,
+    count_messages,
     count_stuck,
     read_gauges,
     read_totals,
@@ -54,6 +55,8 @@ class StoreCollector(Collector):
                 _add_totals(values, read_totals())
             except (TaskLockError, ImproperlyConfigured) as error:
                 logger.warning("metrics: the counts could not be read: %s", error)
+        for queue, number in (count_messages() or {}).items():
+            values["tasklock_queue_messages"][queue,] = number
         if (stuck := count_stuck()) is not None:
             values["tasklock_messages_stuck"][()] = stuck
         _add_connections(values)

@@ -40,6 +40,12 @@ METRICS = tuple(
         ("tasklock_messages_total", "counter", ("kind", "event"), "Parked messages: parked, promoted ... by task."),
         ("tasklock_stale_writes_total", "counter", ("model",), "Refused writes of stale claims."),
         ("tasklock_message_renewals_late_total", "counter", (), "Times that a worker renewed its messages too late."),
+        (
+            "tasklock_queue_messages",
+            "gauge",
+            ("queue",),
+            "Messages of a queue (Redis): waiting, parked, and fetched but not acknowledged.",
+        ),
         ("tasklock_messages_stuck", "gauge", (), "Messages given back by workers whose slots do not go on."),
         ("tasklock_store_up", "gauge", (), "1 if the store answers, else 0."),
         ("tasklock_held", "gauge", (), "Locks that are held now."),

@@ -98,7 +98,7 @@ def test_json_is_one_document_on_stdout() -> None:
     assert document["dry_run"] is True
     assert document["classes"]["expired"] == {"found": 3, "acted": 3, "changed": 0, "kept": 0}
     assert list(document["classes"]) == [
-        "expired", "no_expiry", "overdue", "dead", "finished", "differs", "abandoned", "parked"
+        "expired", "no_expiry", "overdue", "dead", "finished", "differs", "abandoned", "parked", "lapsed"
     ]  # fmt: skip
     [dead] = [one for one in document["findings"] if one["kind"] == "dead"]
     assert dead["name"] == "report:7"

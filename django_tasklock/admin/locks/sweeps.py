@@ -178,7 +178,13 @@ def _tally_rows(report: Mapping[str, Any]) -> list[TallyRow]:
 
 
 def _checked_label(what: str) -> str:
-    labels = {"entries": _("index entries"), "locks": _("locks"), "rows": _("rows"), "parked": _("lines of messages")}
+    labels = {
+        "entries": _("index entries"),
+        "locks": _("locks"),
+        "rows": _("rows"),
+        "parked": _("lines of messages"),
+        "messages": _("messages of dead workers"),
+    }
     return labels.get(what, what)
 
 

@@ -11,17 +11,32 @@ The connection is made by kombu, so TLS, Sentinel, sockets and key prefixes are 
 from __future__ import annotations
 
 import contextlib
+import json
 import time
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 PREFIX = "tasklock_message_leases"
 """What the keys beside kombu's own begin with."""
 MUTEX = f"{PREFIX}_mutex"
 """The key of the mutex for requeuing abandoned messages."""
+REPLY_TIMEOUT = 2.0
+"""Seconds in which the broker has to answer a process that is no worker."""
+LIMIT = 10_000
+"""The most messages that are read at once."""
 CHUNK = 1000
 """Messages renewed by one command: Redis serves no other client meanwhile."""
+
+
+class Unacknowledged(NamedTuple):
+    """A message that a worker has fetched and not acknowledged."""
+
+    task: str
+    task_id: str
+    queues: tuple[str, ...]
+    """Where it is put back; empty if that is unknown."""
 
 
 class Index:
@@ -40,6 +55,7 @@ class Index:
         }
         self._connection = connection.clone(transport_options=options, connect_timeout=patience)
         self._channel: Any = None
+        self._queues: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @property
     def connected(self) -> bool:
@@ -58,6 +74,57 @@ class Index:
         """Requeue each message whose lease has expired, unless another worker is doing so."""
         self._open()
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
+
+    def lapsed(self) -> dict[str, float]:
+        """Return the delivery tags of messages whose lease has expired, each with the time of its last renewal."""
+        with self._client() as client:
+            before = time.time() - self._channel.visibility_timeout
+            found = client.zrange(
+                self._channel.unacked_index_key, 0, before, byscore=True, offset=0, num=LIMIT, withscores=True
+            )
+        return {_text(tag): at for tag, at in found}
+
+    def unacknowledged(self, tag: str) -> Unacknowledged | None:
+        """Return a message that a worker has fetched; ``None`` if it is acknowledged."""
+        with self._client() as client:
+            text = client.hget(self._channel.unacked_key, tag)
+        return None if text is None else self._unacknowledged(text)
+
+    def sample_unacknowledged(self) -> tuple[int, list[Unacknowledged]]:
+        """Return the number of messages that workers have fetched, and ten thousand of them, or all."""
+        with self._client() as client:
+            number = client.hlen(self._channel.unacked_key)
+            key = f"{self._channel.global_keyprefix}{self._channel.unacked_key}"
+            found = islice(client.hscan_iter(key, count=CHUNK), LIMIT)
+            return number, [self._unacknowledged(text) for _, text in found]
+
+    def _unacknowledged(self, text: str | bytes) -> Unacknowledged:
+        raw, exchange, key = json.loads(text)
+        headers = raw.get("headers") or {}
+        return Unacknowledged(headers.get("task") or "", headers.get("id") or "", self.queues_of(exchange, key))
+
+    def queues_of(self, exchange: str, key: str) -> tuple[str, ...]:
+        """Return the queues of a message with this routing key; empty if they are unknown."""
+        if not exchange:
+            return (key,)
+        if (exchange, key) not in self._queues:
+            self._open()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # that there is none
+                self._queues[exchange, key] = tuple(filter(None, self._channel._lookup(exchange, key)))
+        return self._queues[exchange, key]
+
+    def declare_exchanges(self, queues: Iterable[Any]) -> None:
+        """Tell kombu the types of the exchanges of these queues, by which it finds the queues of a message."""
+        self._open()
+        for queue in queues:
+            if queue.exchange:
+                queue.exchange(self._channel).declare()
+
+    def waiting_in(self, queue: str) -> int:
+        """Return the number of messages of a queue that no worker has fetched."""
+        self._open()
+        return int(self._channel._size(queue))
 
     def requeue(self, tag: str) -> None:
         """Put a message back into its queue, where it is the next."""
@@ -146,6 +213,17 @@ class Index:
             self._channel = self._connection.channel()
             # The messages of this channel belong to a running worker and must not be requeued when it closes.
             self._channel.do_restore = False
+
+
+@contextlib.contextmanager
+def temporary_index(app: Any, lease: float) -> Iterator[Index]:
+    """Enter with an index for a process that is no worker, which is closed at the end."""
+    with app.connection_for_read() as connection:
+        index = Index(connection, lease, REPLY_TIMEOUT)
+        try:
+            yield index
+        finally:
+            index.close()
 
 
 def _text(value: str | bytes) -> str:

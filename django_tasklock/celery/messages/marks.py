@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from django_tasklock.celery.broker import message_lease
-from django_tasklock.celery.messages.index import PREFIX, Index
+from django_tasklock.celery.messages.index import PREFIX, Index, temporary_index
 from django_tasklock.celery.messages.timeouts import period_of
 
 KEY = PREFIX
@@ -22,7 +22,7 @@ CHECK_MUTEX = f"{PREFIX}_looked"
 RETENTION = 24 * 3600.0
 """Seconds for which an expired mark is kept, for people to see."""
 REPLY_TIMEOUT = 2.0
-"""Seconds in which workers and the broker have to answer a check."""
+"""Seconds in which workers have to answer a ping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,12 +89,8 @@ def read_marks(app: Any) -> list[Mark]:
     lease = message_lease(app)
     if lease is None:
         return []
-    with app.connection_for_read() as connection:
-        index = Index(connection, lease, REPLY_TIMEOUT)
-        try:
-            return read(index)
-        finally:
-            index.close()
+    with temporary_index(app, lease) as index:
+        return read(index)
 
 
 def without_mark(app: Any, marks: list[Mark]) -> list[str]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from celery.app import app_or_default
 
 from django_tasklock.celery.broker import message_lease, own_timeout
-from django_tasklock.celery.messages import marks
+from django_tasklock.celery.messages import marks, queues
 from django_tasklock.celery.messages.marks import Mark
 from django_tasklock.celery.messages.renewal import running
 from django_tasklock.celery.messages.timeouts import shortest_lease
@@ -38,6 +38,11 @@ def workers() -> list[Mark]:
 def without_mark(found: list[Mark]) -> list[str]:
     """Return the names of the workers that answer a ping and have no current mark among ``found``. Takes seconds."""
     return marks.without_mark(app_or_default(), found)
+
+
+def messages_by_queue() -> dict[str, int] | None:
+    """Return the number of messages of each queue; ``None`` if the broker is not Redis. May raise any error."""
+    return queues.messages_by_queue(app_or_default())
 
 
 def late() -> float:

@@ -3,7 +3,7 @@
 The counts are those of all processes, killed ones included: the store counts in the same step as it acts.
 """
 
-from django_tasklock.operations.metrics.broker import count_stuck
+from django_tasklock.operations.metrics.broker import count_messages, count_stuck
 from django_tasklock.operations.metrics.gauges import Gauges, LimiterGauge, read_gauges
 from django_tasklock.operations.metrics.history import PastHold, last_holds
 from django_tasklock.operations.metrics.totals import read_hours, read_totals
@@ -26,6 +26,7 @@ __all__ = [
     "MessageCounts",
     "PastHold",
     "Totals",
+    "count_messages",
     "count_stuck",
     "last_holds",
     "read_gauges",

@@ -26,6 +26,7 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.audit import delete_old_entries
 from django_tasklock.operations.sweep.entries import sweep_entries
 from django_tasklock.operations.sweep.guarded import Guards
+from django_tasklock.operations.sweep.lapsed import sweep_lapsed
 from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.report import CLASSES, Finding, FindingOutcome, Kind, SweepLog, SweepReport, Tally
@@ -127,11 +128,13 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
     if not (options.dry_run or options.models or options.prefix or options.age):
         _delete_old_entries()
     if options.models:
-        log.record_left_out("expired entries and parked messages: they do not tell their model")
-    else:
-        from django_tasklock.operations.sweep.parked import sweep_parked
+        log.record_left_out("expired entries and messages: they do not tell their model")
+        return
+    from django_tasklock.operations.sweep.parked import sweep_parked
 
-        sweep_parked(options, log)
+    sweep_parked(options, log)
+    if not options.prefix:  # most of these messages have no lock
+        sweep_lapsed(options, log)
 
 
 def _delete_old_entries() -> None:

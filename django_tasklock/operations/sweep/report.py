@@ -14,6 +14,7 @@ from django.utils.translation import gettext_noop
 from django_tasklock.operations.audit import NewEntry, interrupted_outcome, record_acts
 from django_tasklock.operations.values import Actor
 
+_CHECKED = ("entries", "locks", "rows", "parked", "messages")
 MAX_FINDINGS = 1000
 """Findings listed in a report; all of them are counted."""
 
@@ -29,6 +30,7 @@ class Kind(enum.StrEnum):
     DIFFERS = "differs"
     ABANDONED = "abandoned"
     PARKED = "parked"
+    LAPSED = "lapsed"
 
 
 CLASSES: Mapping[Kind, tuple[str, str]] = {
@@ -40,6 +42,7 @@ CLASSES: Mapping[Kind, tuple[str, str]] = {
     Kind.DIFFERS: (gettext_noop("locks whose row is claimed by another token"), "told"),
     Kind.ABANDONED: (gettext_noop("claimed rows without a live lock"), "put back"),
     Kind.PARKED: (gettext_noop("parked messages whose lock is free"), "promoted"),
+    Kind.LAPSED: (gettext_noop("messages that a dead worker had fetched"), "put back"),
 }
 """Each class in words, which are translated, and the action on it."""
 
@@ -84,7 +87,7 @@ class Finding:
             actions = [f"{self.row} put back"] if self.kind is Kind.ABANDONED else [*actions, f"{self.row} put back"]
         if self.published:
             actions.append(f"published again as {self.published}")
-        return NewEntry(self.name or self.row, "sweep", f"{self.kind}: {self.why}", ", ".join(actions))
+        return NewEntry(self.name or self.row or self.holder, "sweep", f"{self.kind}: {self.why}", ", ".join(actions))
 
     def as_dict(self) -> dict[str, str | bool]:
         """Return the values for JSON."""
@@ -114,7 +117,8 @@ class SweepReport:
     unlisted: int
     """The number of further findings."""
     looked_at: Mapping[str, int]
-    """The number of orphaned ``entries``, ``locks``, ``rows`` and ``parked`` messages that were checked."""
+    """The number of orphaned ``entries``, ``locks``, ``rows``, ``parked`` messages and unacknowledged ``messages`` of
+    dead workers that were checked."""
     left_out: tuple[str, ...]
     """What could not be checked, and why."""
     published: int
@@ -160,7 +164,7 @@ class SweepLog:
     counts: dict[Kind, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in Kind})
     findings: list[Finding] = field(default_factory=list)
     unlisted: int = 0
-    looked_at: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("entries", "locks", "rows", "parked"), 0))
+    looked_at: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_CHECKED, 0))
     left_out: dict[str, None] = field(default_factory=dict)
     published: int = 0
     started: float = field(default_factory=time.monotonic)
