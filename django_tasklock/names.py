@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
@@ -177,6 +177,8 @@ parameters_of = lru_cache(maxsize=256)(Parameters)
 class NameTemplate:
     """A template such as ``"video:{video_id}"`` over the arguments of ``function``, or a callable, or a plain text.
 
+    ``{0}`` is the first argument after ``self`` or ``cls``, ``{1}`` the one after it.
+
     Arguments whose texts differ make different names: the characters that separate the fields are escaped inside of
     them. A field that is no argument is refused here, at decoration. A value without a text of its own, such as an
     unsaved instance or a plain object, is refused when the name is made.
@@ -203,13 +205,18 @@ class NameTemplate:
         self.fields: frozenset[str] = frozenset()
         self._escapes: dict[int, str] = {}
         self._looks_inside = False
+        self.numbered = False
+        """Whether it has arguments by number."""
         if callable(template):
             return
         clean(template, prefix)
         where = f"lock name {template!r} of {getattr(function, '__qualname__', function)!r}"
+        known = [p.name for p in self.signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+        self._text = _with_names(template, known[1:] if known[:1] in (["self"], ["cls"]) else known)
+        self.numbered = self._text != template
         reader = _Reader()
         try:
-            literal = reader.vformat(template, (), {})
+            literal = reader.vformat(self._text, (), {})
         except ValueError as error:
             raise TaskLockError(f"{where} cannot be read: {error}", name=template) from error
         if reader.from_end:
@@ -218,7 +225,6 @@ class NameTemplate:
                 " that text as a key; give a callable that makes the name",
                 name=template,
             )
-        known = [p.name for p in self.signature.parameters.values() if p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
         for root in reader.roots:
             if root not in known:
                 raise TaskLockError(
@@ -258,11 +264,10 @@ class NameTemplate:
         return self._fill(known)
 
     def _fill(self, values: Mapping[str, Any]) -> str:
-        assert isinstance(self.template, str)
         if not self._escapes and not self._looks_inside and all(type(values[name]) in _PLAIN for name in self.fields):
-            found = self.template.format_map(values)
+            found = self._text.format_map(values)
         else:
-            found = _Filling(self.template, self._escapes).vformat(self.template, (), values)
+            found = _Filling(self._text, self._escapes).vformat(self._text, (), values)
         return self._fitting(found) if self.hashed else found
 
     def _fitting(self, name: str) -> str:
@@ -358,6 +363,17 @@ class _Filling(Formatter):
         return str(super().format_field(value, format_spec)).translate(self.escapes)
 
 
+def _with_names(template: str, names: Sequence[str]) -> str:
+    """Return the template with the names of the arguments in place of their numbers, where there are so many."""
+
+    def named(found: re.Match[str]) -> str:
+        number = found["number"]
+        return found[0] if number is None or int(number) >= len(names) else "{" + names[int(number)]
+
+    return _NUMBER.sub(named, template)
+
+
+_NUMBER = re.compile(r"\{\{|\{(?P<number>[0-9]+)(?=[.\[!:}])")
 _FIELD = "\0"  # a name cannot contain it
 _ATTRIBUTE = re.compile(r"\.(\w+)")
 _FROM_END = re.compile(r"\[-[0-9]+\]")

@@ -138,6 +138,8 @@ def task_lock(
     Raises ``TaskLockError`` at decoration for options that cannot work, and at a call whose result is work that is not
     done, such as a pending future, because the lock would not cover it.
     """
+    if callable(name):
+        _refuse_bare(name)
     options = LockOptions(
         label=_label(name),
         decorator="task_lock",
@@ -216,6 +218,26 @@ def _label(name: Name | Sequence[Name]) -> str:
     return " + ".join(
         one if isinstance(one, str) else str(getattr(one, "__qualname__", repr(one))) for one in as_names(name)
     )
+
+
+def _refuse_bare(name: Any) -> None:
+    """Raise ``TaskLockError`` if ``name`` makes no names, but is what a bare ``@task_lock`` stands above.
+
+    That is a task, or a function whose definition is not over yet: its decorators are called from its own lines.
+    """
+    bare = hasattr(name, "apply_async") or hasattr(name, "enqueue")
+    code = getattr(inspect.unwrap(name), "__code__", None)
+    if not bare and code is not None and code.co_name != "<lambda>":
+        here: Any = inspect.currentframe()
+        caller = here.f_back.f_back
+        lines = range(code.co_firstlineno, 1 + max(line for *_, line in code.co_lines() if line))
+        defined = {**caller.f_globals, **caller.f_locals}.get(code.co_name) is name  # in a shell all lines are 1
+        bare = caller.f_code.co_filename == code.co_filename and caller.f_lineno in lines and not defined
+    if bare:
+        raise TaskLockError(
+            f"{getattr(name, '__qualname__', name)}: @task_lock needs the name of the lock; write"
+            " @task_lock('report:{day}'), with the arguments that count, below the task decorator if there is one"
+        )
 
 
 def _decorator(

@@ -520,6 +520,60 @@ class TestWhatIsRefused:
 
         assert work([7, 8], {"a-1": 9}) == "v:{[-1]}:[-2]:7:9"
 
+    def test_a_number_is_that_of_an_argument_after_self(self):
+        class Report:
+            @task_lock("report:{0}")
+            def write(self, day):
+                return current_lock().name
+
+            @classmethod
+            @task_lock("reports:{0}")
+            def write_all(cls, day):
+                return current_lock().name
+
+        assert (Report().write("monday"), Report.write_all("monday")) == ("report:monday", "reports:monday")
+
+    def test_without_parentheses(self):
+        """The function would be taken for one that makes names, and vanish."""
+        said = r"work: @task_lock needs the name of the lock; write @task_lock\('report:\{day\}'\)"
+        refused = pytest.raises(TaskLockError, match=said)
+        with refused:
+
+            @task_lock
+            def work(day): ...
+
+        with refused:
+
+            @functools.cache
+            @task_lock
+            @functools.cache
+            @traced
+            def work(day):
+                return day
+
+        with refused:
+
+            class Report:
+                @task_lock
+                async def work(self, day): ...
+
+    def test_a_callable_that_makes_names_is_none_without_parentheses(self):
+        def name(day):
+            return f"report:{day}"
+
+        for make in (name, traced(name), functools.cache(name), functools.partial(name), lambda day: f"report:{day}"):
+
+            @task_lock(make)
+            def work(day):
+                return current_lock().name
+
+            assert work("monday") == task_lock(make)(lambda day: current_lock().name)("monday") == "report:monday"
+        source = "def name(day): return 'a'\n", "@task_lock(name)\ndef work(day): return current_lock().name"
+        typed = {"task_lock": task_lock, "current_lock": current_lock}
+        for text in source:  # in a shell everything stands in the first line
+            exec(compile(text, "<stdin>", "exec"), typed)
+        assert typed["work"]("monday") == "a"
+
     def test_generators(self):
         def generator(n):
             yield n

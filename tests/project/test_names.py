@@ -117,6 +117,9 @@ class TestTemplate:
             ("{video_id!r}", ("x",), {}, "'x'"),
             ("nightly", (42,), {}, "nightly"),
             ("{{{video_id}}}", (42,), {}, "{42}"),
+            ("video:{0}", (42,), {}, "video:42"),
+            ("{1.name!r:>6}/{0[0]:04d}", ([7],), {"user": SimpleNamespace(name="ann")}, " 'ann'/0007"),
+            ("{{{0}}}{{0}}:{video_id:{0}}", (2,), {}, "{2}{0}: 2"),
             ("{{braces}}", (42,), {}, "{braces}"),
             (lambda video_id, **_: f"v{video_id}", (42,), {"quality": "sd"}, "v42"),
         ],
@@ -129,7 +132,7 @@ class TestTemplate:
         [
             pytest.param("video:{vid}", "names 'vid', .*; known: video_id, user, quality", id="unknown"),
             pytest.param("video:{}", "names '0'", id="unnamed"),
-            pytest.param("video:{0}", "names '0'", id="by position"),
+            pytest.param("video:{3}", "names '3'", id="a number too high"),
             pytest.param("{rest}", "names 'rest'", id="*args"),
             pytest.param("{more}", "names 'more'", id="**kwargs"),
             pytest.param("{video_id}{user}", "side by side", id="adjacent"),
