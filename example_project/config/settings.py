@@ -143,8 +143,8 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {"console": {"class": "logging.StreamHandler", "formatter": "line"}},
-    "loggers": {
-        "django_tasklock": {"handlers": ["console"], "level": "INFO"},
-        "videos": {"handlers": ["console"], "level": "INFO"},
+    "loggers": {  # the root logger is Celery's own in a worker, and would print each line again
+        "django_tasklock": {"handlers": ["console"], "level": "INFO", "propagate": False},
+        "videos": {"handlers": ["console"], "level": "INFO", "propagate": False},
     },
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -84,3 +86,18 @@ def test_both_languages_have_the_same_links() -> None:
         for name in ("", ".zh-Hans")
     )
     assert english == chinese
+
+
+@pytest.mark.parametrize("page", ["README.md", "README.zh-Hans.md", "docs/tutorial.md"])
+def test_a_worker_prints_each_of_our_lines_once(page: str) -> None:
+    """Celery's own handler is the root logger's; ours is that of the ``LOGGING`` in the page."""
+    (settings,) = re.findall(r"^LOGGING = \{.*?^\}", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)
+    worker = (
+        f"import logging.config\n{settings}\nlogging.config.dictConfig(LOGGING)\n"
+        "from celery import Celery\nCelery('pages', broker='memory://').log.setup(loglevel='INFO')\n"
+        "for name in ('django_tasklock', 'videos'): logging.getLogger(name).info('a line of %s', name)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", worker], capture_output=True, text=True, check=True, timeout=120)
+    printed = run.stdout + run.stderr
+    assert printed.count("a line of videos") == 1, "Celery's handler prints the others"
+    assert printed.count("a line of django_tasklock") == 1
