@@ -23,14 +23,14 @@ def settle(connection: Any, **details: Any) -> None:
         cursor.execute("PRAGMA synchronous = NORMAL")
 
 
-@app.task(name="line", base=OnceTask, key="line:{key}", on_conflict="queue")
+@app.task(name="line", base=OnceTask, acks_late=None, key="line:{key}", on_conflict="queue")
 def line(key: str, seconds: float) -> None:
     """One of those that wait for each other."""
     time.sleep(seconds)
     app.backend.client.incr("lined")
 
 
-@app.task(name="other", base=OnceTask, key="other:{number}", on_conflict="queue")
+@app.task(name="other", base=OnceTask, acks_late=None, key="other:{number}", on_conflict="queue")
 def other(number: int, published: float) -> None:
     """One that has nothing to do with them: notes how long after its publication it began."""
     app.backend.client.rpush(DONE, time.monotonic() - published)

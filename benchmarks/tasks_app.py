@@ -59,10 +59,14 @@ def base(module: str, name: str) -> type[Task] | None:
 
 KINDS: dict[str, Any] = {"no lock": app.task(name="plain")(body)}
 """The tasks by label."""
-KINDS["OnceTask"] = app.task(name="once", base=OnceTask, key="once:{number}")(body)
-KINDS["OnceTask, fingerprint"] = app.task(name="fingerprint", base=OnceTask)(body)
-KINDS["OnceTask, queue"] = app.task(name="queue", base=OnceTask, key="queue:{number}", on_conflict="queue")(body)
-KINDS["OnceTask, unique"] = app.task(name="unique", base=OnceTask, key="unique:{number}", unique="until_finish")(body)
+KINDS["OnceTask"] = app.task(name="once", base=OnceTask, acks_late=None, key="once:{number}")(body)
+KINDS["OnceTask, fingerprint"] = app.task(name="fingerprint", base=OnceTask, acks_late=None)(body)
+KINDS["OnceTask, queue"] = app.task(
+    name="queue", base=OnceTask, acks_late=None, key="queue:{number}", on_conflict="queue"
+)(body)
+KINDS["OnceTask, unique"] = app.task(
+    name="unique", base=OnceTask, acks_late=None, key="unique:{number}", unique="until_finish"
+)(body)
 KINDS["task_lock"] = app.task(name="decorated")(task_lock("decorated:{number}")(body))
 if (peer := base("celery_once", "QueueOnce")) is not None:
     KINDS["celery-once"] = app.task(name="celery_once", base=peer, once={"timeout": 60})(body)

@@ -79,7 +79,7 @@ def process(pk: int) -> None:
     """Do nothing with the row."""
 
 
-@app.task(base=OnceTask, key="row:{pk}", guard=GUARD, model=Row, acks_late=True)
+@app.task(base=OnceTask, key="row:{pk}", guard=GUARD, model=Row)
 def once(pk: int) -> None:
     """Do nothing with the row."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 
+from django_tasklock.celery.definition import is_bound, lock_of
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import try_number
 from django_tasklock.celery.state import state_of
@@ -22,13 +22,12 @@ class LockAttribute:
     def __get__(self, task: Any, kind: Any = None) -> Any:
         if task is None:
             return self
-        try:
-            lock = task.run.lock
-        except AttributeError:
+        lock = lock_of(task)
+        if lock is None:
             raise AttributeError(
                 f"task {getattr(task, 'name', task)!r} has no lock: decorate its function with task_lock or model_lock"
-            ) from None
-        return lock.of_bound() if inspect.ismethod(task.run) else lock
+            )
+        return lock.of_bound() if is_bound(task) else lock
 
 
 def current_task() -> Task | None:

@@ -64,7 +64,7 @@ def refuse_publishing_options(task: str, sending: Mapping[str, Any], where: str)
             )
 
 
-def refuse_without_base(kind: type[Any], app: Any = None) -> None:
+def refuse_without_base(kind: type[Any]) -> None:
     """Raise ``TaskLockError`` for our options on a task whose class does not know them."""
     if kind.name is None:  # an abstract base, such as ours
         return

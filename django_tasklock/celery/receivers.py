@@ -12,6 +12,7 @@ from celery.app.task import Task
 
 from django_tasklock import host
 from django_tasklock.celery import unique
+from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
 from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
@@ -54,7 +55,7 @@ def install() -> None:
     if Task.Request == DEFAULT_REQUEST:
         Task.Request = "django_tasklock.celery.request:Request"
     # Celery's own does nothing.
-    Task.on_bound = classmethod(refuse_without_base)  # type: ignore[method-assign,assignment]
+    Task.on_bound = classmethod(check_task)  # type: ignore[method-assign,assignment]
     Task.on_replace = record_replacement(Task.on_replace)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
@@ -102,7 +103,7 @@ class CeleryHost(host.Host):
         if task is None or not task.request.id or task.request.is_eager:
             return plain
         here: Any = get_current_task()
-        if getattr(getattr(here, "run", None), "lock", None) is not decorated:
+        if here is None or lock_of(here) is not decorated:
             return NestedCall
         return TaskCall if here is task else MapElementCall if is_element(here) else NestedCall
 
@@ -117,13 +118,19 @@ class CeleryHost(host.Host):
         return take_turn(limit, args, kwargs)
 
 
+def check_task(kind: type[Any], app: Any = None) -> None:
+    """Raise ``TaskLockError`` for a task class that cannot work with this package, when Celery binds it to its app."""
+    refuse_without_base(kind)
+    check_decorated(kind)
+
+
 def write_header(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
     """Write our header of a message on publication (``before_task_publish``).
 
     For a decorated task with ``queue`` or ``coalesce``, also draw its sequence number.
     """
     task = current_app.tasks.get(sender)
-    locked = None if task is None else getattr(task.run, "lock", None)
+    locked = None if task is None else lock_of(task)
     reservation = pop_published_reservation()
     if not isinstance(headers, dict):
         return
@@ -183,7 +190,7 @@ def record_arrival(sender: Any = None, request: Any = None, **details: Any) -> N
 
 def takes_lock(task: Any) -> bool:
     """Return whether a task takes a lock, so that its messages may be kept in the database."""
-    return isinstance(task, OnceTask) or getattr(task.run, "lock", None) is not None
+    return isinstance(task, OnceTask) or lock_of(task) is not None
 
 
 def start_renewing(sender: Any = None, **details: Any) -> None:

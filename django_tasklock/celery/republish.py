@@ -8,6 +8,7 @@ from typing import Any
 
 from celery import current_app
 
+from django_tasklock.celery.definition import body_of, lock_of
 from django_tasklock.celery.task import OnceTask
 
 SETTLING = 5.0
@@ -25,7 +26,7 @@ class Publisher:
         if isinstance(locked, type):
             return current_app.tasks.get(str(getattr(locked, "name", "")))
         if self._tasks is None:
-            locks = ((getattr(task.run, "lock", None), task) for task in list(current_app.tasks.values()))
+            locks = ((lock_of(task), task) for task in list(current_app.tasks.values()))
             self._tasks = {id(lock): task for lock, task in locks if lock is not None}
         return self._tasks.get(id(locked))
 
@@ -36,7 +37,7 @@ class Publisher:
             return "no Celery task is decorated with this guard"
         wanted = [
             parameter.name
-            for parameter in inspect.signature(task.run).parameters.values()
+            for parameter in inspect.signature(body_of(task)).parameters.values()
             if parameter.default is parameter.empty
             and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
             and parameter.name != pk

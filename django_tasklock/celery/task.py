@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from functools import partial
-from types import MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from celery.canvas import Signature
@@ -14,6 +13,7 @@ from celery.contrib.django.task import DjangoTask
 from celery.utils import uuid
 
 from django_tasklock.celery import options
+from django_tasklock.celery.definition import body_of, refuse_coroutine
 from django_tasklock.celery.fingerprint import fingerprint_name
 from django_tasklock.celery.message import (
     HEADER,
@@ -35,6 +35,7 @@ from django_tasklock.celery.unique import UniqueLock, publish_unique
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.locks import Locked, register_undecided
 from django_tasklock.decorators.rows import GuardedRows
+from django_tasklock.decorators.wrapping import check_is_over
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.guards.keys import PK
@@ -105,13 +106,25 @@ class OnceTask(_DjangoTask):
     takeovers: ClassVar[int] = 3
     """How often a message whose worker died is started again; after that it fails with ``CrashLoop``."""
 
+    acks_late = True
+    """Whether a message is acknowledged when its run has ended, so that it comes back if its worker dies. ``None``:
+    Celery's setting ``task_acks_late``."""
+    reject_on_worker_lost = True
+    """Whether it also comes back if only its process dies. ``None``: Celery's ``task_reject_on_worker_lost``."""
+
     @classmethod
     def on_bound(cls, app: Any) -> None:
         """Validate the options, when Celery binds the task to its app."""
         super().on_bound(app)
         refuse_class_options(cls, OnceTask)
-        if cls.run is DjangoTask.run or _is_builtin(cls):
+        if _is_builtin(cls):
+            for option in ("acks_late", "reject_on_worker_lost"):
+                if option not in vars(cls):
+                    setattr(cls, option, app.conf[f"task_{option}"])
             return
+        if cls.run is DjangoTask.run:
+            return
+        refuse_coroutine(cls)
         where = f"task {cls.name}"
         options.check(
             {name: options.static_attribute(cls, name) for name in (*options.CALL_OPTIONS, "release_connections")},
@@ -119,17 +132,16 @@ class OnceTask(_DjangoTask):
         )
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
-        bound = inspect.isfunction(inspect.getattr_static(cls, "run"))
-        run = MethodType(cls.run, cls) if bound else cls.run  # ``self`` is not among a message's arguments
+        body = body_of(cls)
         key = options.static_attribute(cls, "key")
         if isinstance(key, str):
-            NameTemplate(key, run, prefix=get_settings().prefix)
+            NameTemplate(key, body, prefix=get_settings().prefix)
         if (cls.guard is None) != (cls.model is None):
             raise TaskLockError(f"{where}: guard and model go together")
         cls.guarded = None
         if cls.guard is not None and cls.model is not None:
             cls.guarded = GuardedRows.of_function(
-                where, inspect.signature(run), cls.model, cls.guard, cls.pk, cls.lookup
+                where, inspect.signature(body), cls.model, cls.guard, cls.pk, cls.lookup
             )
             cls.guard.register(cls.model, cls, cls.guarded.pk, cls.lookup)
         elif cls.on_unavailable is None:
@@ -151,20 +163,23 @@ class OnceTask(_DjangoTask):
         """The lock, to query before publishing: ``task.lock.is_locked(video_id=42)``, ``task.lock.info(...)``."""
         key = _key_of(type(self))
         template = key if isinstance(key, str) else self.lock_name
-        return Locked(NameTemplate(template, self.run, prefix=get_settings().prefix, hashed=True), self.on_conflict)
+        return Locked(
+            NameTemplate(template, body_of(self), prefix=get_settings().prefix, hashed=True), self.on_conflict
+        )
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """Return the lock's name for these arguments: of models, with ``pydantic=True``, for what a message has."""
-        dump = getattr(self.run, "dump_arguments", None)  # Celery's, from 5.7 on
+        body = body_of(self)
+        dump = getattr(body, "dump_arguments", None)  # Celery's, from 5.7 on
         if dump is not None:
-            args, kwargs = dump(args, kwargs, bound=inspect.ismethod(self.run))
+            args, kwargs = dump(args, kwargs, bound=inspect.ismethod(body))
         key = _key_of(type(self))
         if key is None:
-            return own_name(fingerprint_name(self.name, self.run, args, kwargs))
+            return own_name(fingerprint_name(self.name, body, args, kwargs))
         template = self.__dict__.get("_key_template")
         if template is None or template.template is not key:  # parsing a template takes longer than filling it
             prefix = get_settings().prefix
-            template = self.__dict__["_key_template"] = NameTemplate(key, self.run, prefix=prefix, hashed=True)
+            template = self.__dict__["_key_template"] = NameTemplate(key, body, prefix=prefix, hashed=True)
         return own_name(template.name(args, kwargs))
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
@@ -305,10 +320,10 @@ class OnceTask(_DjangoTask):
                 if entered:
                     if unique_lock is not None:
                         on_body_start(self, partial(unique_lock.started, chosen))
-                    if type(self).__call__ is OnceTask.__call__:
-                        return body(*args, **kwargs)
-                    with expect_run(type(self)):
-                        return body(*args, **kwargs)
+                    with expect_run(type(self)) if type(self).__call__ is not OnceTask.__call__ else nullcontext():
+                        result = body(*args, **kwargs)
+                    check_is_over(body_of(self), result)
+                    return result
         except BaseException:
             call.abandon()
             raise

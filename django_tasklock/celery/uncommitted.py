@@ -10,6 +10,7 @@ from django.apps import apps
 from django.db import router
 from django.db.models import Model
 
+from django_tasklock.celery.definition import lock_of
 from django_tasklock.db.transactions import open_transactions
 from django_tasklock.guards.guard import registered
 
@@ -48,6 +49,6 @@ def forget() -> None:
 
 
 def _guarded_model(task: Any) -> type[Model] | None:
-    locked = getattr(task.run, "lock", type(task))
+    locked = lock_of(task) or type(task)
     model = next((one.model for one in registered() if one.locked is locked), None)
     return apps.get_model(model) if isinstance(model, str) else model

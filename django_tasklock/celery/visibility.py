@@ -8,10 +8,10 @@ from typing import Any
 from celery.app import app_or_default
 
 from django_tasklock.celery.broker import message_lease, visibility_timeout
+from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
-from django_tasklock.decorators.locks import Locked
 from django_tasklock.guards.guard import registered
 
 
@@ -35,15 +35,15 @@ def acknowledged_early() -> list[str]:
     return sorted(
         task.name
         for task in app_or_default().tasks.values()
-        if (isinstance(task, OnceTask) or id(getattr(task.run, "lock", None)) in guarded)
+        if (isinstance(task, OnceTask) or id(lock_of(task)) in guarded)
         and not (task.acks_late and task.reject_on_worker_lost)
     )
 
 
 def _lock_timeout(task: Any) -> float:
     """Return the lock timeout of a task in seconds; 0 if it has no lock or no timeout."""
-    locked = task if isinstance(task, OnceTask) else getattr(task.run, "lock", None)
-    if not isinstance(locked, OnceTask | Locked):
+    locked = task if isinstance(task, OnceTask) else lock_of(task)
+    if locked is None:
         return 0
     timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
     return 0 if timeout_ms == UNTIL_RELEASED else timeout_ms / 1000

@@ -143,7 +143,9 @@ def rate_limited(
                     await limited.aacquire(args, kwargs)
                     await scope.aclose_idle()
                     ensure_enclosing_held()
-                    return await function(*args, **kwargs)
+                    result = await function(*args, **kwargs)
+                    check_has_begun(function, result)
+                    return result
 
         else:
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from contextlib import AsyncExitStack, ExitStack
 from types import AsyncGeneratorType, GeneratorType
@@ -27,9 +27,17 @@ def call_of(function: Any) -> Any:
     return type(function).__call__
 
 
+def without_partial(function: Any) -> Any:
+    """Return the function that ``functools.partial`` calls, and any other one as it is."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    return function
+
+
 def is_async(function: Any) -> bool:
     """Tell whether a call returns a coroutine."""
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call_of(function))
+    called = without_partial(function)
+    return inspect.iscoroutinefunction(called) or inspect.iscoroutinefunction(call_of(called))
 
 
 def check_decoratable(function: Any) -> None:
@@ -37,9 +45,8 @@ def check_decoratable(function: Any) -> None:
     name = _called(function)
     if hasattr(function, "apply_async") or hasattr(function, "enqueue"):
         raise TaskLockError(f"{name} already is a task: put the lock decorator below the task decorator")
-    generates = any(
-        inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (function, call_of(function))
-    )
+    called = without_partial(function)
+    generates = any(inspect.isgeneratorfunction(f) or inspect.isasyncgenfunction(f) for f in (called, call_of(called)))
     if generates or getattr(function, "__globals__", None) is vars(contextlib):  # contextmanager's own wrapper
         what = "a generator" if generates else "a context manager"
         raise TaskLockError(f"{name} is {what}: it would run after its lock was released; lock inside of it instead")
@@ -76,22 +83,26 @@ def check_is_over(function: Any, result: Any) -> None:
 
 
 def check_has_begun(function: Any, result: Any) -> None:
-    """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun: a coroutine or a generator.
+    """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun: an awaitable or a generator.
 
     ``is_async`` and ``check_decoratable`` do not recognize one behind the plain wrapper of another decorator.
     """
-    if inspect.iscoroutine(result):
-        result.close()  # without Python's warning that it was never awaited
+    if hasattr(type(result), "__await__") and not isinstance(result, FUTURES):
+        coroutine = isinstance(result, Coroutine)
+        if coroutine:
+            result.close()  # without Python's warning that it was never awaited
         raise TaskLockError(
-            f"{_called(function)} returned a coroutine: its body would run after its lock, or its turn; put the"
-            " decorator directly above its 'async def', below the one that hides it"
+            f"{_called(function)} returned a {'coroutine' if coroutine else type(result).__name__} that nothing has"
+            " awaited: the body would run after its lock, or its turn; put it directly above its 'async def',"
+            " below the one that hides it, and call it with async_to_sync(...) in a Celery task"
         )
     body = result.gen if type(result).__module__ == "contextlib" and hasattr(result, "gen") else result
     if not isinstance(body, GeneratorType | AsyncGeneratorType):
         return
     code = body.gi_code if isinstance(body, GeneratorType) else body.ag_code
     # A generator expression is a valid result; the body of the function as a generator is not.
-    if code is getattr(inspect.unwrap(function), "__code__", None):
+    called = without_partial(inspect.unwrap(without_partial(function)))
+    if code in (getattr(called, "__code__", None), getattr(call_of(called), "__code__", None)):
         raise TaskLockError(
             f"{_called(function)} is a generator behind another decorator: its body would run after its lock, or its"
             " turn; lock inside of it instead"
@@ -112,7 +123,9 @@ def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call
             try:
                 async with AsyncExitStack() as stack:
                     if await call.aenter(stack):
-                        return await function(*args, **kwargs)
+                        result = await function(*args, **kwargs)
+                        check_is_over(function, result)
+                        return result
             except BaseException:
                 call.abandon(later=True)
                 raise

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from celery import Task
@@ -31,9 +33,9 @@ def ready(task: object) -> None:
     install.start_promoting(SimpleNamespace(app=app))
 
 
-def made(base: type[Task]) -> Task:
+def made(base: type[Task], run: Callable[..., Any] = no_lock) -> Task:
     """A task of its own class: not one that every app of this process gets."""
-    return type("One", (base,), {"name": "one", "run": staticmethod(no_lock)})()
+    return type("One", (base,), {"name": "one", "run": staticmethod(run)})()
 
 
 def test_not_without_locks(started):
@@ -41,9 +43,7 @@ def test_not_without_locks(started):
     assert started == []
 
 
-@pytest.mark.parametrize(
-    "task", [made(OnceTask), SimpleNamespace(run=task_lock("name")(no_lock))], ids=["once", "lock"]
-)
+@pytest.mark.parametrize("task", [made(OnceTask), made(Task, task_lock("name")(no_lock))], ids=["once", "lock"])
 def test_with_them(started, task):
     ready(task)
     assert len(started) == 1

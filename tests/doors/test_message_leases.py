@@ -164,7 +164,7 @@ class TestChecks:
         assert info.id == "tasklock.I002"
 
     def test_what_is_renewed_is_not_delivered_again(self, app: Celery, settings: Any) -> None:
-        app.task(name="late", base=OnceTask, acks_late=True, shared=False)(nothing)
+        app.task(name="late", base=OnceTask, shared=False)(nothing)
         lease(settings, None)
         assert ids(check_visibility()) == ["W018"]
         lease(settings, 60)
@@ -180,12 +180,12 @@ class TestLateAcknowledgement:
             """Nothing."""
 
         guarded = model_lock(Video, "early:{pk}", guard=guard)(body)
-        app.task(name="early.once", base=OnceTask, shared=False)(body)
-        app.task(name="early.half", base=OnceTask, acks_late=True, shared=False)(body)
+        app.task(name="early.once", base=OnceTask, acks_late=False, shared=False)(body)
+        app.task(name="early.half", base=OnceTask, reject_on_worker_lost=None, shared=False)(body)
         app.task(name="early.guarded", shared=False)(guarded)
         app.task(name="early.locked", shared=False)(task_lock("early")(body))
         app.task(name="early.plain", shared=False)(body)
-        app.task(name="early.sound", base=OnceTask, shared=False, **both)(body)
+        app.task(name="early.sound", base=OnceTask, shared=False)(body)
         app.task(name="early.sound_guarded", shared=False, **both)(guarded)
         names = [name for name in visibility.acknowledged_early() if name.startswith("early.")]
         assert names == ["early.guarded", "early.half", "early.once"]

@@ -17,6 +17,7 @@ from weakref import WeakValueDictionary
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.definition import bound_arguments, lock_of
 from django_tasklock.celery.delivery.permits import free_permits, limiter_names
 from django_tasklock.celery.message import header_of, token_of
 from django_tasklock.celery.parking import store as parking
@@ -88,13 +89,12 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
     """Return the name of a message's lock: from its header, or as the decorated function computes it."""
     if "key" in header:
         return str(header["key"])
-    template = getattr(getattr(getattr(task, "run", None), "lock", None), "template", None)
-    if not isinstance(template, NameTemplate):
+    locked = lock_of(task)
+    if locked is None or not isinstance(locked.template, NameTemplate):
         return None
-    bound = (task, *args) if "self" in template.signature.parameters else args
     try:
         with of_tenant(header.get("tenant")):
-            return own_name(template.name(tuple(bound), kwargs))
+            return own_name(locked.template.name(bound_arguments(task, args), kwargs))
     except Exception:  # a call whose arguments do not fit was never run
         return None
 

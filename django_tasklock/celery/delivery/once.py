@@ -9,6 +9,7 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject
 
 from django_tasklock.backends.contract.metrics import clean_kind
+from django_tasklock.celery.definition import body_of
 from django_tasklock.celery.delivery.nested import is_map, map_options
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCall
@@ -103,5 +104,5 @@ def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Guard
     """Return the row that a call works on, if its task has a guard."""
     if task.guarded is None:
         return None
-    row: GuardedRow = task.guarded.of(parameters_of(task.run).bind(args, kwargs))
+    row: GuardedRow = task.guarded.of(parameters_of(body_of(task)).bind(args, kwargs))
     return row

@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
 from celery._state import get_current_task, get_current_worker_task
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.definition import bound_arguments, limiters_of
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
 from django_tasklock.decorators.call import CallStrategy, Skipped, skip, skip_or_raise
@@ -32,24 +33,15 @@ def limits_body(permit: PermitOfCall) -> bool:
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
         return False
-    return any(permit is one for one in _limiters_of(task))
-
-
-def _limiters_of(task: Any) -> Iterator[PermitOfCall]:
-    function: Any = getattr(task, "run", None)
-    while function is not None:
-        if isinstance(limited := getattr(function, "limiter", None), PermitOfCall):
-            yield limited
-        function = getattr(function, "__wrapped__", None)  # it may be inside other decorators
+    return any(permit is one for one in limiters_of(task))
 
 
 def limiter_names(task: Any, args: Any, kwargs: Any) -> set[str]:
     """Return the names of the limiters of one call of a task, as its decorated function computes them."""
     names = set()
-    for permit in _limiters_of(task):
-        bound = (task, *args) if "self" in permit.template.signature.parameters else args
+    for permit in limiters_of(task):
         with contextlib.suppress(Exception):  # a call whose arguments do not fit was never run
-            names.add(permit.template.name(tuple(bound), kwargs))
+            names.add(permit.template.name(bound_arguments(task, args), kwargs))
     return names
 
 

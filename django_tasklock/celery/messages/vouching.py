@@ -17,6 +17,7 @@ from typing import Any
 from celery.worker import state
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.message import header_of
 from django_tasklock.celery.messages.detached import SettlingChannel
@@ -162,7 +163,7 @@ def _waiting() -> list[Request]:
 def _is_overdue(request: Any) -> bool:
     """Return whether the request's lock has ended by its timeout. May raise any error."""
     task, header, kwargs = request.task, header_of(request._context), dict(request.kwargs)
-    locked: Any = getattr(task.run, "lock", None)
+    locked: Any = lock_of(task)
     if isinstance(task, OnceTask):
         locked = merge(task, pop_overrides(task, kwargs, header.get("once"))).lock
     if locked is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable
 from datetime import datetime
@@ -11,9 +10,9 @@ from typing import Any
 from celery.exceptions import Reject
 
 from django_tasklock.celery.broker import redelivery_timeout
+from django_tasklock.celery.definition import bound_arguments, rate_limit_of
 from django_tasklock.celery.message import HEADER, RECEIVED, header_of
 from django_tasklock.celery.state import state_of
-from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.types import monotonic
@@ -24,12 +23,6 @@ RATE = "rate"
 """The key of the reservation in our header, a dict. ``ticket``: the reservation token; ``try``: the number of
 retries it is for; ``time``: its time, by the store's clock; ``left``: seconds within which it may be exchanged for a
 later one; ``missed``: how often the message was late."""
-
-
-def rate_limit_of(task: Any) -> LimitOfCall | None:
-    """Return the rate limit of a task's own body."""
-    found = getattr(getattr(task, "run", None), "rate_limit", None)
-    return found if isinstance(found, LimitOfCall) else None
 
 
 def on_body_start(task: Any, callback: Callable[[], None]) -> None:
@@ -87,12 +80,6 @@ def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = 
             limiter.give_back(reservation["ticket"])
     except (TaskLockError, TypeError) as error:  # the limit or the arguments differ from those on publication
         logger.warning("%s[%s]: its reservation counts as used: %s", task.name, request.id, error)
-
-
-def bound_arguments(task: Any, args: Any) -> tuple[Any, ...]:
-    """Return the arguments of a message as the task's function gets them, with ``self`` if it is bound."""
-    function = getattr(task, "_orig_run", task.run)
-    return (task, *(args or ())) if inspect.ismethod(function) else tuple(args or ())
 
 
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:

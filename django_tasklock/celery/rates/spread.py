@@ -8,7 +8,7 @@ from contextvars import ContextVar
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.celery.rates.reservations import bound_arguments, rate_limit_of
+from django_tasklock.celery.definition import bound_arguments, rate_limit_of
 from django_tasklock.celery.rates.turns import countdown, reservation_header
 from django_tasklock.celery.sending import was_not_sent
 from django_tasklock.exceptions import TaskLockError

@@ -13,13 +13,13 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.exceptions import Retry
 
 from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
+from django_tasklock.celery.definition import rate_limit_of
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates.reservations import (
     RATE,
     is_future,
     may_have_been_used,
     pop_reservation,
-    rate_limit_of,
 )
 from django_tasklock.celery.sending import send, was_not_sent
 from django_tasklock.celery.state import state_of

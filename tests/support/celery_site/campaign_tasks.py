@@ -31,7 +31,7 @@ def hardy_decorated(key: str, seconds: float = 0.0, until: str | None = None) ->
     return hold_here(key, seconds, until)
 
 
-@shared_task(base=OnceTask, key="poison:{key}", takeovers=2, acks_late=True, reject_on_worker_lost=True)
+@shared_task(base=OnceTask, key="poison:{key}", takeovers=2)
 def poison(key: str) -> None:
     """Kills the group that its process is in: a worker of a test is one."""
     note("start", key)

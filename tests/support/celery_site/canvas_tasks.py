@@ -9,7 +9,7 @@ from celery import shared_task
 from django_tasklock import task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import journaled
-from tests.support.celery_site.tasks import hold_here
+from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 
 __all__ = ["WORDS", "gather", "once_member", "other"]
 
@@ -29,7 +29,7 @@ def other(number: int = 0) -> int:
     return number
 
 
-@shared_task(base=OnceTask, key="member:{key}")
+@shared_task(base=OnceTask, key="member:{key}", **BY_SETTINGS)
 def once_member(key: str, number: int = 0, until: str | None = None) -> int:
     """One at a time."""
     hold_here(key, until=until)

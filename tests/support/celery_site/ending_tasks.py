@@ -15,7 +15,7 @@ from celery.exceptions import Ignore, Reject
 from django_tasklock import StateGuard, model_lock, task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import journaled, note
-from tests.support.celery_site.tasks import LONGEST
+from tests.support.celery_site.tasks import BY_SETTINGS, LONGEST
 from tests.testapp.models import Video
 
 __all__ = ["keeping_video", "locked_line", "locked_video", "once_line", "once_video"]
@@ -25,6 +25,7 @@ GUARD = StateGuard(
 )
 """The row shows how its body ended: ``ready``, ``failed``, ``uploading`` (given back), ``processing`` (not closed)."""
 _OPTIONS: dict[str, Any] = {
+    **BY_SETTINGS,
     "bind": True,
     "autoretry_for": (ConnectionError,),
     "default_retry_delay": 0.5,

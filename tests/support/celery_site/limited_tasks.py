@@ -8,7 +8,7 @@ from celery import shared_task
 
 from django_tasklock import concurrency_limited, model_lock, task_lock
 from django_tasklock.celery import OnceTask
-from tests.support.celery_site.tasks import hold_here
+from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
@@ -87,7 +87,7 @@ def inside_limited(key: str) -> dict[str, Any]:
     return _helper(key)
 
 
-@shared_task(bind=True, base=OnceTask, name="limited_once", key="once:{key}", retry_keeps_lock=True)
+@shared_task(bind=True, base=OnceTask, name="limited_once", key="once:{key}", retry_keeps_lock=True, **BY_SETTINGS)
 @concurrency_limited("single", 1)
 def limited_once(self: Any, key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """A permit inside of a lock that a retry keeps."""

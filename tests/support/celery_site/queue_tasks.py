@@ -13,7 +13,7 @@ from django_tasklock import current_claim, model_lock, task_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.parking import promotion
 from tests.support.celery_site.journal import journaled, note
-from tests.support.celery_site.tasks import hold_here
+from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
@@ -32,8 +32,6 @@ if os.environ.get(QUICK):
     guard=GUARD,
     model=Video,
     pk="video_id",
-    acks_late=True,
-    reject_on_worker_lost=True,
     takeovers=1000,
 )
 def storm(line: str, video_id: int, seconds: float = 0.0) -> dict[str, Any]:
@@ -47,13 +45,13 @@ def storm(line: str, video_id: int, seconds: float = 0.0) -> dict[str, Any]:
     return {"status": "success", "key": str(video_id)}
 
 
-@shared_task(base=OnceTask, key="hold:{key}", on_conflict="queue", queue_limit=3)
+@shared_task(base=OnceTask, key="hold:{key}", on_conflict="queue", queue_limit=3, **BY_SETTINGS)
 def short_queue(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
     """At most three wait."""
     return hold_here(key, seconds, until, **more)
 
 
-@shared_task(base=OnceTask, key="hold:{key}", on_conflict="queue", bind=True)
+@shared_task(base=OnceTask, key="hold:{key}", on_conflict="queue", bind=True, **BY_SETTINGS)
 def counting_queue(self: Any, key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
     """Tells what it was sent with."""
     request = self.request
@@ -83,11 +81,12 @@ def _pages(word: str, *, decorated: bool) -> None:
         return [number, page]
 
     options = {"name": f"{__name__}.{'decorated' if decorated else 'once'}_{word}_pages", "bind": True}
-    late = {"acks_late": True, "reject_on_worker_lost": True}
     if decorated:
-        shared_task(**options, **late)(task_lock("hold:{key}", on_conflict=word)(pages))  # type: ignore[arg-type]
+        shared_task(**options, acks_late=True, reject_on_worker_lost=True)(
+            task_lock("hold:{key}", on_conflict=word)(pages)
+        )  # type: ignore[arg-type]
     else:
-        shared_task(base=OnceTask, key="hold:{key}", on_conflict=word, **options, **late)(pages)
+        shared_task(base=OnceTask, key="hold:{key}", on_conflict=word, **options)(pages)
 
 
 for _word in ("queue", "coalesce", "skip", "reject"):

@@ -9,7 +9,7 @@ from celery import shared_task
 from django_tasklock import concurrency_limited, model_lock, rate_limited, task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import note
-from tests.support.celery_site.tasks import hold_here
+from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
@@ -89,7 +89,7 @@ def rated_guarded(video_id: int) -> dict[str, Any]:
     return hold_here(video_id)
 
 
-@shared_task(base=OnceTask, key="once:{key}", retry_keeps_lock=True, unique="until_start")
+@shared_task(base=OnceTask, key="once:{key}", retry_keeps_lock=True, unique="until_start", **BY_SETTINGS)
 @rate_limited("five", "5/s")
 def rated_once(key: str) -> dict[str, Any]:
     """A limit inside of a lock that a retry keeps and that is unique until it starts."""

@@ -31,7 +31,7 @@ from django_tasklock.locks import holder as holders
 from django_tasklock.signals import lock_conflict
 from tests.support.celery_site.configuration import ENVIRONMENT
 from tests.support.celery_site.journal import note
-from tests.support.celery_site.tasks import LONGEST, hold_here
+from tests.support.celery_site.tasks import BY_SETTINGS, LONGEST, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
@@ -92,13 +92,13 @@ if os.environ.get(TROUBLE):
     _trouble(os.environ[TROUBLE])
 
 
-@shared_task(base=OnceTask, key="hold:{key}", **LATE)
+@shared_task(base=OnceTask, key="hold:{key}")
 def late_once(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
     """Comes back if its worker dies; the caller says the word."""
     return hold_here(key, seconds, until, **more)
 
 
-@shared_task(base=OnceTask, key="hold:{key}", takeovers=1, **LATE)
+@shared_task(base=OnceTask, key="hold:{key}", takeovers=1)
 def frail_once(key: str, until: str | None = None) -> dict[str, Any]:
     """May be started twice."""
     return hold_here(key, 0.0, until)
@@ -171,7 +171,7 @@ def guarded_outer(video_id: int, key: str) -> dict[str, Any]:
     return helper(key, None)
 
 
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="queue", **LATE)
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="queue")
 def rejected_once(self: Any, key: str, until: str) -> dict[str, Any]:
     """Gives its message back to the broker until ``until`` exists."""
     note("tried", key)
@@ -181,7 +181,7 @@ def rejected_once(self: Any, key: str, until: str) -> dict[str, Any]:
     return hold_here(key)
 
 
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", max_retries=3, **LATE)
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", max_retries=3)
 def retrying(
     self: Any, key: str, tries: int = 1, countdown: float = 0.0, until: str | None = None, **how: Any
 ) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def retrying(
     return {"status": "went on"}
 
 
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", **LATE)
+@shared_task(base=OnceTask, bind=True, key="hold:{key}")
 def replaced(self: Any, key: str, page: int = 0, leave: str | None = None) -> Any:
     """Its next page takes its place, and may come before this one has left."""
     note("page", key, page=page)
@@ -230,7 +230,7 @@ def linked(result: Any, key: str) -> None:
     note("linked", key)
 
 
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="retry", max_retries=0)
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="retry", max_retries=0, **BY_SETTINGS)
 def patient(self: Any, key: str, until: str | None = None) -> dict[str, Any]:
     """Put off while it is busy; has no retries of its own."""
     delivery = self.request.delivery_info
@@ -248,7 +248,7 @@ def direct(word: str, key: str) -> str:
         return type(error).__name__
 
 
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", takeovers=1, **LATE)
+@shared_task(base=OnceTask, bind=True, key="hold:{key}", takeovers=1)
 def twice(self: Any, key: str, first: str, second: str) -> str:
     """Retries once; each of the two tries waits for a file."""
     note("try", key, retries=self.request.retries)
@@ -258,7 +258,7 @@ def twice(self: Any, key: str, first: str, second: str) -> str:
     return "done"
 
 
-@shared_task(base=OnceTask, key="hold:{key}")
+@shared_task(base=OnceTask, key="hold:{key}", **BY_SETTINGS)
 def counting(key: str) -> dict[str, Any]:
     """For conflicts that are counted."""
     return hold_here(key)

@@ -16,13 +16,13 @@ from tests.support.celery_site.tasks import hold_here
 __all__ = ["calls_busy", "early", "limited", "locked", "rejecting"]
 
 
-@shared_task(base=OnceTask, key="hold:{key}", acks_late=True, autoretry_for=(Exception,))
+@shared_task(base=OnceTask, key="hold:{key}", autoretry_for=(Exception,))
 def rejecting(key: str, until: str | None = None) -> dict[str, Any]:
     """Acknowledged late: the broker is told what became of it."""
     return hold_here(key, until=until)
 
 
-@shared_task(base=OnceTask, key="hold:{key}")
+@shared_task(base=OnceTask, key="hold:{key}", acks_late=False)
 def early(key: str) -> dict[str, Any]:
     """Acknowledged when it begins."""
     return hold_here(key)

@@ -8,7 +8,7 @@ from celery import shared_task
 
 from django_tasklock import StateGuard, acquire_task_lock, current_claim, model_lock, release_task_lock
 from django_tasklock.celery import OnceTask
-from tests.support.celery_site.tasks import hold_here
+from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD, ONCE
 from tests.testapp.models import PlainVideo, Report, Track, Video
 
@@ -28,7 +28,7 @@ def plain_hold(key: str, until: str | None = None) -> dict[str, Any]:
         release_task_lock(f"plain:{key}")
 
 
-@shared_task(base=OnceTask, bind=True, key="retrying:{key}", retry_keeps_lock=True, max_retries=5)
+@shared_task(base=OnceTask, bind=True, key="retrying:{key}", retry_keeps_lock=True, max_retries=5, **BY_SETTINGS)
 def retrying_hold(self: Any, key: str, until: str | None = None) -> dict[str, Any]:
     """Retries once and keeps its lock meanwhile."""
     if self.request.retries == 0:
@@ -79,7 +79,9 @@ def swept_plain_again(video_id: int) -> dict[str, Any]:
     return hold_here(video_id)
 
 
-@shared_task(base=OnceTask, key="swept:{video_id}", guard=ONCE, model=Video, pk="video_id", unique="until_finish")
+@shared_task(
+    base=OnceTask, key="swept:{video_id}", guard=ONCE, model=Video, pk="video_id", unique="until_finish", **BY_SETTINGS
+)
 def swept_once(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """At most one is under way."""
     return hold_here(video_id, seconds, until)

@@ -16,9 +16,11 @@ from tests.support.celery_site.journal import journaled
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-__all__ = ["guarded_hold", "hold", "hold_here", "locked_hold", "raising_hold", "waiting_hold"]
+__all__ = ["BY_SETTINGS", "guarded_hold", "hold", "hold_here", "locked_hold", "raising_hold", "waiting_hold"]
 
 LONGEST = 120.0  # seconds for which a gate may stay closed: nobody holds on for a test that is gone
+BY_SETTINGS: dict[str, Any] = {"acks_late": None, "reject_on_worker_lost": None}
+"""Options of a ``OnceTask`` that is acknowledged early, unless the test configures its workers otherwise."""
 
 
 def hold_here(key: object, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:

@@ -1,0 +1,119 @@
+"""What a task's definition says: its body, whether that takes the task as ``self``, and its lock and limits.
+
+All of it is read from the task's class. ``autoretry_for``, and Sentry at the first run, replace ``run`` on the instance
+by a plain function, which does not tell whether it is bound, and which parameter is the task.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from functools import wraps
+from typing import Any
+
+from django_tasklock.decorators.concurrency import PermitOfCall
+from django_tasklock.decorators.locks import Locked
+from django_tasklock.decorators.rates import LimitOfCall
+from django_tasklock.decorators.wrapping import check_is_over, is_async
+from django_tasklock.exceptions import TaskLockError
+
+
+def body_of(task: Any) -> Callable[..., Any]:
+    """Return the body of a task, or of a task's class, which takes the arguments of a message."""
+    kind = task if isinstance(task, type) else type(task)
+    run = _static_run(kind)
+    return run.__get__(task, kind) if hasattr(run, "__get__") else run  # type: ignore[no-any-return]
+
+
+def is_bound(task: Any) -> bool:
+    """Return whether the body of a task, or of a task's class, takes the task as its first argument."""
+    return inspect.ismethod(body_of(task))
+
+
+def lock_of(task: Any) -> Locked | None:
+    """Return the lock of a task's decorated function, or ``None``."""
+    found = getattr(body_of(task), "lock", None)
+    return found if isinstance(found, Locked) else None
+
+
+def rate_limit_of(task: Any) -> LimitOfCall | None:
+    """Return the rate limit of a task's decorated function, or ``None``."""
+    found = getattr(body_of(task), "rate_limit", None)
+    return found if isinstance(found, LimitOfCall) else None
+
+
+def limiters_of(task: Any) -> Iterator[PermitOfCall]:
+    """Return the concurrency limiters of a task's decorated function, the outermost first."""
+    for function in _layers(body_of(task)):
+        if isinstance(limiter := getattr(function, "limiter", None), PermitOfCall):
+            yield limiter
+
+
+def bound_arguments(task: Any, args: Any) -> tuple[Any, ...]:
+    """Return the arguments of a message as the task's decorated function gets them, with ``self`` if it is bound."""
+    return (task, *(args or ())) if is_bound(task) else tuple(args or ())
+
+
+def refuse_coroutine(kind: Any) -> None:
+    """Raise ``TaskLockError`` for a task whose body is a coroutine function: Celery awaits no task."""
+    if is_async(body_of(kind)):
+        raise TaskLockError(
+            f"task {kind.name}: its body is a coroutine function, which Celery calls and never awaits, so it would"
+            " never run; make the task of a plain function that calls it: async_to_sync(work)(...), from asgiref.sync"
+        )
+
+
+def check_decorated(kind: Any) -> None:
+    """Check a task whose body is decorated by this package, when Celery binds the task to its app.
+
+    Raises ``TaskLockError`` for a coroutine function, and for ``{0}`` in a name where it is the task. If another
+    decorator may hide a coroutine function, each call checks its result.
+    """
+    body = body_of(kind)
+    if not any(hasattr(body, name) for name in ("lock", "limiter", "rate_limit")):
+        return
+    refuse_coroutine(kind)
+    if is_bound(kind):
+        _refuse_number_of_self(kind)
+    if any(map(is_async, _layers(body))):
+        _check_results(kind)
+
+
+def _refuse_number_of_self(kind: Any) -> None:
+    lock = lock_of(kind)
+    templates = [] if lock is None else list(getattr(lock.template, "each", [lock.template]))
+    for template in (*templates, *(limiter.template for limiter in limiters_of(kind))):
+        first = next(iter(template.signature.parameters), "self")
+        if template.numbered and first != "self":  # at decoration only the parameter's name tells
+            raise TaskLockError(
+                f"task {kind.name}: {{0}} in {template.template!r} is {first!r}, which is the task itself; call that"
+                " parameter self, or write the argument's name in place of its number"
+            )
+
+
+def _check_results(kind: Any) -> None:
+    run = _static_run(kind)
+    static = isinstance(run, staticmethod)
+    function = run.__func__ if static else run
+
+    @wraps(function)
+    def checked(*args: Any, **kwargs: Any) -> Any:
+        result = function(*args, **kwargs)
+        check_is_over(function, result)
+        return result
+
+    kind.run = staticmethod(checked) if static else checked
+
+
+def _static_run(kind: type[Any]) -> Any:
+    for base in kind.__mro__:  # as inspect.getattr_static does, but much faster
+        if "run" in vars(base):
+            return vars(base)["run"]
+    raise AttributeError(f"{kind!r} has no run()")
+
+
+def _layers(function: Any) -> Iterator[Any]:
+    """Return a function and those that it wraps."""
+    while function is not None:
+        yield function
+        function = getattr(function, "__wrapped__", None)
