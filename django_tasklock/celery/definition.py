@@ -20,7 +20,7 @@ from django_tasklock.exceptions import TaskLockError
 
 def body_of(task: Any) -> Callable[..., Any]:
     """Return the body of a task, or of a task's class, which takes the arguments of a message."""
-    kind = task if isinstance(task, type) else type(task)
+    kind = task if isinstance(task, type) else task.__class__  # not type(): that of @shared_task's proxy is another
     run = _static_run(kind)
     return run.__get__(task, kind) if hasattr(run, "__get__") else run  # type: ignore[no-any-return]
 

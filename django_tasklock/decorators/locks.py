@@ -26,6 +26,7 @@ from django_tasklock.decorators.call import Call, PlainCall
 from django_tasklock.decorators.options import LockOptions
 from django_tasklock.decorators.rows import GuardedRows
 from django_tasklock.decorators.wrapping import check_decoratable, wrap
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.guards.keys import PK
 from django_tasklock.locks.lock import TaskLock

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 from asgiref.sync import async_to_sync
 from celery import Celery, Task
+from celery.local import Proxy
 
 from django_tasklock import (
     TaskLock,
@@ -23,7 +24,7 @@ from django_tasklock import (
     task_lock,
 )
 from django_tasklock.backends.memory import reset
-from django_tasklock.celery import OnceTask
+from django_tasklock.celery import OnceTask, spread
 from django_tasklock.celery.definition import bound_arguments, limiters_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from tests.support.guards import MEMORY, ONCE
@@ -184,6 +185,14 @@ class TestAcknowledgement:
 def test_a_lock_without_parentheses_above_a_task(app: OnceApp) -> None:
     with pytest.raises(TaskLockError, match=r"write @task_lock\('report:\{day\}'\).* below the task decorator"):
         task_lock(app.task(base=Task))  # type: ignore[arg-type]
+
+
+def test_a_task_as_celery_hands_it_out(app: OnceApp) -> None:
+    """``@shared_task`` returns a proxy, whose own class is not the task's."""
+    bind, function = bodies()["self"]
+    task = app.task(rate_limited("api", "100/s", tenant="{0}", tenants="100/s")(function), base=Task, bind=bind)
+    sent = spread(Proxy(lambda: task), [(42,), (43,)])
+    assert len(sent) == 2
 
 
 def test_a_class_with_a_run_that_is_patched(app: OnceApp) -> None:
