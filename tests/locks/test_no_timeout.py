@@ -188,7 +188,7 @@ class TestTheCheck:
         current.task(name="longer", base=OnceTask, timeout=7200, **late)(body)
         current.task(name="shorter", base=OnceTask, timeout=600, **late)(body)
         current.task(name="endless", base=OnceTask, timeout=None, **late)(body)
-        current.task(name="early", base=OnceTask, shared=False)(body)
+        current.task(name="early", base=OnceTask, acks_late=False, shared=False)(body)
         current.task(name="plain", **late)(body)
         current.task(name="decorated", **late)(task_lock("a")(body))
         current.task(name="decorated endless", **late)(task_lock("b", timeout=None)(body))
