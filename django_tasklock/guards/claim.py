@@ -124,6 +124,9 @@ class Claim:
             except errors_of(connection) as error:
                 if not is_row_locked(error):
                     raise
+                # MySQL waits for a row that is not committed yet, and other transactions do not see it.
+                if ours and not self._all_rows().filter(**{self.lookup: self.key}).exists():
+                    raise _rejected(self.model, self.pk, None, self.guard) from error
                 raise _locked(self.model, self.pk, error) from error
             self.taken = True
             self._watch_deletions()

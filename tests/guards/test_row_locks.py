@@ -99,6 +99,15 @@ class TestTheClaim:
         }
         assert not TaskLock(f"row-locks:{video.pk}").locked()
 
+    def test_a_row_that_is_not_committed_yet_is_missing(self):
+        """MySQL waits for it, and SQLite for its file; whoever is skipped for a lock is not tried again."""
+        row = Video(pk=123_456)
+        with locked_row(row, write=lambda: Video.objects.create(pk=row.pk)):
+            with pytest.raises(GuardRejected) as caught:
+                Claim.take(Video, row.pk, GUARD, new_token())
+            assert caught.value.reason == "missing"
+        Claim.take(Video, row.pk, GUARD, new_token()).finish()
+
     @pytest.mark.parametrize("word", ["raise", "wait", "queue"])
     def test_with_any_other_word_it_raises(self, word):
         video = Video.objects.create()

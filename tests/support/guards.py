@@ -137,14 +137,20 @@ def held_by_another(name: str, **options: Any) -> Iterator[None]:
 
 
 @contextmanager
-def locked_row(*rows: Any) -> Iterator[Callable[[], None]]:
-    """Another session has the rows locked in an open transaction, on SQLite the file; yield what ends that."""
+def locked_row(*rows: Any, write: Callable[[], object] | None = None) -> Iterator[Callable[[], None]]:
+    """Another session has the rows locked in an open transaction, on SQLite the file; yield what ends that.
+
+    ``write``: what it does in that transaction instead of writing to the rows.
+    """
     ready, may_end = threading.Event(), threading.Event()
 
     def hold() -> None:
         with transaction.atomic():
-            for row in rows:
-                type(row).objects.filter(pk=row.pk).update(progress=F("progress"))
+            if write is not None:
+                write()
+            else:
+                for row in rows:
+                    type(row).objects.filter(pk=row.pk).update(progress=F("progress"))
             ready.set()
             may_end.wait(300)
 
