@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
 from typing import get_args
 
@@ -12,7 +13,7 @@ from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
-from django_tasklock.backends.memory.store import StoredLease, store
+from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
@@ -21,12 +22,15 @@ class MemoryBackend(MemoryLeases, LockStore):
     """The contract within one process. All objects of this class share the same locks."""
 
     across_processes = False
-    queues = store.queues
 
     def __init__(self, settings: Settings) -> None:
         self.permits = MemoryPermits()
         self.rates = MemoryRates()
         self.metrics = MemoryMetrics(store)
+
+    @property
+    def queues(self) -> dict[str, deque[QueuedWaiter]]:
+        return store.queues
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:

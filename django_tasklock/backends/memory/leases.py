@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
@@ -19,8 +19,11 @@ class MemoryLeases(LeaseStore):
     """Leases in the memory of this process."""
 
     wakes = True
-    queues: ClassVar[dict[str, deque[QueuedWaiter]]]
-    """The waiters, by name of the lock or limiter."""
+
+    @property
+    @abstractmethod
+    def queues(self) -> dict[str, deque[QueuedWaiter]]:
+        """The waiters, by name of the lock or limiter: the store's at present, because a forked child has its own."""
 
     @abstractmethod
     def owned(self, name: str, token: str) -> StoredLease | None:

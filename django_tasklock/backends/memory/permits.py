@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from collections import deque
+
 from django_tasklock.backends.contract.metrics import GRANTED, PERMIT_FORCED, PERMIT_RELEASED, REFUSED
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.memory.leases import MemoryLeases
-from django_tasklock.backends.memory.store import StoredLease, store
+from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 
 class MemoryPermits(MemoryLeases, Permits):
     """The contract within one process. All objects of this class share the same permits."""
 
-    queues = store.permit_queues
+    @property
+    def queues(self) -> dict[str, deque[QueuedWaiter]]:
+        return store.permit_queues
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
