@@ -152,6 +152,8 @@ class TestNames:
     @pytest.mark.parametrize(("name", "said"), NAMES + NO_NAMES)
     @each(by_function, *OBJECTS, *DECORATORS)
     def test_none_gets_in(self, enter, name, said):
+        if enter is by_model_decorator and name is None:
+            return  # the default: the model and the key
         with pytest.raises(TaskLockError, match=said) as caught:
             enter(name)
         assert not isinstance(caught.value, TaskLockAcquireError)  # which would be taken for a busy lock
