@@ -101,18 +101,6 @@ class TestAcquiring:
         assert backend.release_all(THREE, mine.token) is Released.RELEASED
         assert held(backend) == [None] * 3
 
-    @TWINS
-    def test_what_the_token_has_is_released_if_another_is_busy(self, backend, way):
-        """One of them was lost, and another holder has it now: nobody would release or renew the rest."""
-        mine, theirs = ask(), an_ask("b")
-        granted(call(way, backend.several, "acquire", mine))
-        assert backend.release("b", mine.token) is Released.RELEASED
-        granted(backend.acquire(theirs))
-        answer = call(way, backend.several, "acquire", mine)
-        assert isinstance(answer, Busy)
-        assert answer.name == "b"
-        assert held(backend) == [None, theirs.token, None]
-
     def test_the_fence_is_greater_than_that_of_each_before(self, backend):
         before = []
         for name in THREE:

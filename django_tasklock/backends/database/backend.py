@@ -123,9 +123,6 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 seen = [(name, *read_row(alias, key_of(name))) for name in names]
                 for name, row, now in seen:
                     if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
-                        for one, other, _ in seen:
-                            if other is not None and other.live and other.token == request.token:
-                                self._released(alias, key_of(one), request.token)
                         for own, kept, _ in seen:
                             if kept is not None and _is_held_by(kept, request):
                                 self._released(alias, key_of(own), request.token)
