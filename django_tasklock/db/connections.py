@@ -11,6 +11,7 @@ import asyncio
 import functools
 import inspect
 import logging
+import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AsyncExitStack, ExitStack
@@ -126,6 +127,7 @@ class Scope:
         self.long = long
         self._outer: Scope | None = None
         self._key: Hashable = None
+        self._process = 0
         self._ended = False
 
     @classmethod
@@ -141,6 +143,7 @@ class Scope:
         return scope
 
     def _begin(self) -> None:
+        self._process = os.getpid()
         self._key = _thread_or_loop()
         self._outer = _scope.get()
         self.active.setdefault(self._key, []).append(self)
@@ -188,7 +191,8 @@ class Scope:
         """Leave the list of active scopes; return whether connections are to be closed."""
         if self._ended:
             return False
-        check_process()  # a child leaves the body of its parent: what it closes is its own
+        check_process()  # a child leaves the body of its parent: what it closes is its own, except on SQLite
+        inherited = self._process != os.getpid()
         if _scope.get() is self:
             _scope.set(self._outer)
         peers = self.active.get(self._key, [])
@@ -196,6 +200,8 @@ class Scope:
             peers.remove(self)
         if not peers:
             self.active.pop(self._key, None)
+        if inherited and any(one.vendor == "sqlite" for one in connections.all(initialized_only=True)):
+            return False
         return self.everything is not False
 
     def _close_opened(self, kept: bool = False) -> None:

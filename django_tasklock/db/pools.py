@@ -135,14 +135,14 @@ def after_fork() -> None:
 
 
 def _discard(wrapper: Any) -> None:
-    """Let the next query on an inherited connection open another. In an open transaction it would be lost, so not."""
-    if in_callers_transaction(wrapper):
+    """Let the next query on an inherited connection open another. In an open transaction it would be lost, so not.
+
+    Nor with SQLite, which forbids a child even to close one, and takes another one for a user of its locks.
+    """
+    if wrapper.vendor == "sqlite" or in_callers_transaction(wrapper):
         return
-    if wrapper.vendor != "sqlite":
-        _mute(wrapper.connection)
-        _inherited.append(wrapper.connection)
-    elif wrapper.connection.in_transaction or wrapper.is_in_memory_db():
-        return
+    _mute(wrapper.connection)
+    _inherited.append(wrapper.connection)
     wrapper.connection = None
 
 

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import psycopg
 import pytest
 from django.db import connection
 
@@ -105,6 +104,8 @@ def test_two_tenants_a_killed_worker_and_the_sweep(tmp_path: Path, own_database:
     def rows() -> dict[str, tuple[Any, ...]]:
         given = {key.lower(): value for key, value in own_database.items() if value}
         given["dbname"] = given.pop("name")
+        import psycopg  # installed where PostgreSQL is tested
+
         with psycopg.connect(**given) as database:
             return {
                 schema: database.execute(f"SELECT status, lock_epoch FROM {schema}.videos_video").fetchone() or ()
