@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import gc
 import importlib
 import os
 import shutil
-import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from asgiref.sync import sync_to_async
+from asgiref.sync import SyncToAsync
 from django.core.management.color import no_style
 from django.db import connections
 from django.test import TransactionTestCase
@@ -134,20 +132,20 @@ def _flush(case: TransactionTestCase) -> None:
 
 @pytest.fixture(autouse=True)
 def _what_a_test_leaves() -> Iterator[None]:
-    """Guards that it registered, bodies that it broke off, the connection of its coroutines, and what this process
-    remembers of locks and limits: not the next one's concern."""
+    """Guards that it registered, bodies that it broke off, the connection of its coroutines and what they still do on
+    it when they were cancelled, and what this process remembers of locks and limits: not the next one's concern."""
     from django_tasklock import testing
     from django_tasklock.db.connections import Scope
-    from django_tasklock.db.pools import opened
     from django_tasklock.guards import guard as guards
 
     before = guards.registered()
     yield
+    queries = SyncToAsync.single_thread_executor
+    if queries._threads:  # asgiref's thread stays. In its query pytest-django would refuse it the database, half-way
+        queries.submit(connections.close_all).result()
     guards.replace_registered(before)
     Scope.active.clear()
     testing.reset()
-    if any(one._thread_ident != threading.get_ident() for one in opened()):
-        asyncio.run(sync_to_async(connections.close_all)())  # asgiref's thread of queries stays, and so would that
 
 
 @pytest.fixture

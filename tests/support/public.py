@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pickle
 import signal
@@ -19,8 +20,9 @@ from django.conf import settings as django_settings
 from django.db import connections
 from django.dispatch import Signal
 
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.testing import forget
-from tests.support.stores import clear
+from tests.support.stores import clear, eventually
 
 __all__ = ["Received", "forked", "in_store", "raw_redis", "script", "setting", "stored"]
 
@@ -48,6 +50,8 @@ def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
     clear(store)
     yield store
     forget()
+    if store == "database":  # the heartbeat may be in a query, which would hold up or deadlock the flush
+        eventually(lambda: heartbeat._wakes_at < math.inf or not heartbeat.alive)
 
 
 @contextmanager
