@@ -166,6 +166,9 @@ def run_with_retries(
             logger.warning("%s: %s, trying again: %s", who, diagnosis.what, error)
             if diagnosis.dropped:
                 _wait(connection, attempts, ends)
+        except BaseException:
+            _roll_back_left_open(connection)
+            raise
 
 
 @contextmanager
@@ -319,6 +322,15 @@ def _mysql_code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
     """Return MySQL's error number. While Django handles an error, it may let the driver's own exception through."""
     source = error.__cause__ or error
     return source.args[0] if connection.vendor == "mysql" and source.args else None
+
+
+def _roll_back_left_open(connection: BaseDatabaseWrapper) -> None:
+    """Roll back a transaction that Django does not know of, because a time limit came with the answer to BEGIN.
+
+    With SQLite closing the connection may not be enough: a cursor in a traceback keeps the file locked.
+    """
+    if connection.vendor == "sqlite" and connection.connection is not None and not connection.in_atomic_block:
+        connection.connection.rollback()
 
 
 def _close(connection: BaseDatabaseWrapper) -> None:

@@ -298,6 +298,14 @@ class TestStruck:
             assert seen == [how, "refused"]
             granted(backend.acquire(an_ask("video:2")))  # on a connection that is in no transaction
 
+    @pytest.mark.skipif(connection.vendor != "sqlite", reason="Django sends BEGIN itself")
+    def test_with_the_answer_to_begin_it_leaves_no_transaction(self, backend):
+        """Otherwise the next one fails, and its traceback keeps the file locked after the connection was closed."""
+        trouble = Interference("BEGIN", raising(SoftTimeLimit), after=True)
+        with connection.execute_wrapper(trouble), pytest.raises(SoftTimeLimit):
+            backend.acquire(an_ask("video:1"))
+        granted(backend.acquire(an_ask("video:1")))
+
     def test_what_its_caller_deals_with_is_not(self, backend):
         with soft_time_limits(), pytest.raises(SoftTimeLimit) as caught:
             signal.raise_signal(signal.SIGUSR1)
