@@ -44,7 +44,7 @@ class LockRow(models.Model):
     hold_until = models.BigIntegerField(default=0, db_index=True)
     expires_at = models.BigIntegerField(default=0, db_index=True)
     fence = models.BigIntegerField(default=0)
-    asked_at = models.BigIntegerField(default=0, db_default=0)
+    asked_at = models.BigIntegerField(default=0)
 
     class Meta:
         db_table = "tasklock_lock"
@@ -132,10 +132,8 @@ class ParkedMessage(models.Model):
     holder = models.TextField(default="{}")
     sent = models.IntegerField(default=0, help_text="how often it was put back into the broker")
     crashes = models.IntegerField(default=0, help_text="how many workers died of it")
-    attempts = models.IntegerField(
-        default=0, db_default=0, help_text="how often in a row it was put back and no worker took it"
-    )
-    problem = models.CharField(_("problem"), max_length=255, default="", db_default="", help_text="why it is dead")
+    attempts = models.IntegerField(default=0, help_text="how often in a row it was put back and no worker took it")
+    problem = models.CharField(_("problem"), max_length=255, default="", help_text="why it is dead")
     place = models.IntegerField(null=True, help_text="one of queue_limit places, so that no two take the last one")
     parked_at = models.BigIntegerField()
     changed_at = models.BigIntegerField()

@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from django.db import connection
-from django.db.migrations.executor import MigrationExecutor
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
@@ -160,21 +158,3 @@ class TestKeys:
         settings.SECRET_KEY = "another" * 9
         assert not promote("n", app.app)
         assert app.all() == []
-
-
-@pytest.mark.slow
-def test_what_was_parked_before_the_upgrade(app: OnceApp) -> None:
-    """The migration signs what is there: that is the one moment at which nobody can tell it from what is forged."""
-    parked(app)
-    executor = MigrationExecutor(connection)
-    latest = executor.loader.graph.leaf_nodes("tasklock")
-    executor.migrate([("tasklock", "0004_limits")])
-    with connection.cursor() as cursor:
-        cursor.execute("SELECT message FROM tasklock_parked")
-        kept = json.loads(cursor.fetchone()[0])
-        assert kept.pop("signature")
-        cursor.execute("UPDATE tasklock_parked SET message = %s", [json.dumps(kept)])
-    executor = MigrationExecutor(connection)
-    executor.migrate(latest)
-    assert promote("n", app.app)
-    assert len(app.all()) == 1

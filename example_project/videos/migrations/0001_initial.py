@@ -17,7 +17,9 @@ class Migration(migrations.Migration):
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
                 (
                     "lock_token",
-                    models.CharField(blank=True, default="", editable=False, max_length=64, verbose_name="lock token"),
+                    models.CharField(
+                        blank=True, db_index=True, default="", editable=False, max_length=64, verbose_name="lock token"
+                    ),
                 ),
                 ("lock_epoch", models.BigIntegerField(default=0, editable=False, verbose_name="lock epoch")),
                 ("title", models.CharField(max_length=200, verbose_name="title")),
