@@ -37,12 +37,6 @@ def part(guide: Path, heading: str) -> list[Block]:
     return [block for block in blocks_of(guide) if begin < block.line < end]
 
 
-def test_each_has_a_package_and_both_parts() -> None:
-    assert {guide.stem for guide in GUIDES} == set(PACKAGES)
-    assert all(part(guide, heading) for guide in GUIDES for heading in ("Before", "After"))
-    assert all(len(part(guide, "Before") + part(guide, "After")) == len(blocks_of(guide)) for guide in GUIDES)
-
-
 @pytest.mark.parametrize(
     "guide",
     [

@@ -30,10 +30,6 @@ ELSEWHERE = {
     *ROOT.glob("README*.md"),
 }
 """Pages that are not pasted into the project of the tutorial, but in tests of their own."""
-PROGRAMS = {
-    *(".", "apt-get", "brew", "cd", "celery", "curl", "django-admin", "docker", "git", "gunicorn", "kubectl", "make"),
-    *("kill", "mkdir", "pip", "promtool", "python", "redis-cli", "systemctl"),
-}
 
 
 def ids(block: Block) -> str:
@@ -78,19 +74,9 @@ def test_code_is_fenced_and_says_what_it_is(page: Path) -> None:
         assert inside or not line.startswith("    "), f"indented code: {line}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for link in re.findall(r"\]\((?!https?:)([^)#]+)", page.read_text("utf-8")):
-        assert (page.parent / link).exists(), link
-
-
 def test_tests_that_pages_name_are_there() -> None:
     named = {path for page in PAGES for path in re.findall(r"`(tests/[\w/]+\.py)", page.read_text("utf-8"))}
     assert {path for path in named if not (ROOT / path).exists()} == set()
-
-
-def test_what_is_not_run_is_rare_and_says_why() -> None:
-    assert {block.where: block.not_run for block in of("python", "pycon") if block.not_run is not None} == {}
 
 
 @pytest.mark.parametrize("block", of("python"), ids=ids)
@@ -108,25 +94,6 @@ def test_data_is_data(block: Block) -> None:
         assert reads[block.language](block.code)
 
 
-def test_kubernetes_would_take_the_manifests() -> None:
-    """By the schemas of its oldest version that is still in use, and of the newest. They come with ``make docs``."""
-    validator = pytest.importorskip("kubernetes_validate", reason="make .venv/.docs installs the schemas")
-    found = [
-        manifest
-        for block in of("yaml")
-        for manifest in yaml.safe_load_all(block.code)
-        if isinstance(manifest, dict) and "apiVersion" in manifest
-    ]
-    assert found.pop()["kind"] == "ScaledObject"  # KEDA's, whose schema is not among them
-    assert [manifest["kind"] for manifest in found] == ["Deployment", "Deployment", "CronJob"]
-    for version in ("1.31", validator.latest_version()):
-        for manifest in found:
-            validator.validate(manifest, version, strict=True)
-        for wrong in ({"spec": {**found[0]["spec"], "replicas": "three"}}, {"sepc": {}}):
-            with pytest.raises(validator.ValidationError):
-                validator.validate({**found[0], **wrong}, version, strict=True)
-
-
 @pytest.mark.parametrize("block", of("console", "bash"), ids=ids)
 def test_the_shell_understands_it(block: Block) -> None:
     lines = block.code
@@ -134,10 +101,6 @@ def test_the_shell_understands_it(block: Block) -> None:
         lines = "\n".join(line[2:] for line in lines.splitlines() if line.startswith("$ "))
         assert lines, "a command begins with '$ '"
     subprocess.run(["bash", "-n"], input=lines, text=True, check=True, timeout=10)
-
-
-def test_commands_are_there() -> None:
-    assert {words[0] for _, words in COMMANDS if not words[0].startswith("./")} <= PROGRAMS
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -164,21 +127,6 @@ def understood(line: str) -> None:
     app = {**get_commands(), "startapp": "django.core"}[name]
     command = load_command_class(app, name)
     command.create_parser("manage.py", name).parse_args(arguments)
-
-
-def test_make_has_these_targets() -> None:
-    targets = set(re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)[1].split())  # type: ignore[index]
-    wanted = {
-        word for _, words in COMMANDS if words[0] == "make" for word in words[1:] if re.fullmatch(r"[a-z-]+", word)
-    }
-    assert wanted <= targets
-
-
-def test_extras_are_there() -> None:
-    setup = configparser.ConfigParser()
-    setup.read(ROOT / "setup.cfg")
-    wanted = {extra for page in PAGES for extra in re.findall(r"django-tasklock\[(\w+)\]", page.read_text("utf-8"))}
-    assert wanted <= set(setup["options.extras_require"])
 
 
 @pytest.mark.slow
