@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import threading
 import time
 import weakref
@@ -18,23 +17,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, NamedTuple, Protocol
 
-from django_tasklock.exceptions import BackendUnavailable, LockLost, ReleaseAsked, TaskLockError
+from django_tasklock.exceptions import LockLost, ReleaseAsked, TaskLockError
 from django_tasklock.types import monotonic
-
-logger = logging.getLogger("django_tasklock")
-
-NOTED = 1.0
-"""Seconds from which on a sleep is recorded in the store, for each enclosing lock."""
-
-
-class WaitStore(Protocol):
-    """The store of a lock, as far as it records what a holder waits for."""
-
-    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Record for ``ms`` milliseconds that the holder with ``token`` waits for ``what``."""
-
-    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Do the same, for coroutines."""
 
 
 class Named(Protocol):
@@ -53,12 +37,6 @@ class Lease(Protocol):
     deadline: float
     released: bool
     without_lock: bool
-    name: str
-    token: str
-
-    @property
-    def backend(self) -> WaitStore:
-        """Its store."""
 
     @property
     def lost(self) -> str:
@@ -134,17 +112,9 @@ def ensure_enclosing_held() -> None:
             block = block.around
 
 
-def sleep(seconds: float, what: str = "") -> None:
-    """Sleep like ``time.sleep``, but raise ``LockLost`` or ``ReleaseAsked`` once that is known of an enclosing lock.
-
-    ``what``: the reason of the sleep, which is recorded for each enclosing lock, so that operators see it, if the sleep
-    takes ``NOTED`` seconds or more.
-    """
+def sleep(seconds: float) -> None:
+    """Sleep like ``time.sleep``, but raise ``LockLost`` or ``ReleaseAsked`` once that is known of an enclosing lock."""
     ends = monotonic() + seconds
-    if what and seconds >= NOTED:
-        for lease in _enclosing_locks():
-            with _unless_unavailable(lease, what):
-                lease.backend.record_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
     woken = threading.Event()
     with _listening(woken.set) as leases:
         if not leases:
@@ -155,13 +125,9 @@ def sleep(seconds: float, what: str = "") -> None:
             woken.wait(min(left, _seconds_certain(leases)))
 
 
-async def asleep(seconds: float, what: str = "") -> None:
+async def asleep(seconds: float) -> None:
     """Do what ``sleep`` does, for coroutines."""
     ends = monotonic() + seconds
-    if what and seconds >= NOTED:
-        for lease in _enclosing_locks():
-            with _unless_unavailable(lease, what):
-                await lease.backend.arecord_wait(lease.name, lease.token, what, int(seconds * 1000) + 1)
     woken, loop = asyncio.Event(), asyncio.get_running_loop()
     with _listening(lambda: _set_in_loop(loop, woken)) as leases:
         if not leases:
@@ -185,26 +151,6 @@ def _enclosing_blocks() -> Iterator[Block]:
             if not (block.lease.released or block.lease.inherited):
                 yield block
             block = block.around
-
-
-def _enclosing_locks() -> list[Lease]:
-    """Return the valid leases of the enclosing locks, without permits."""
-    found, block = [], lock_block.get()
-    while block is not None:
-        lease = block.lease
-        if not (lease.released or lease.inherited or lease.without_lock or lease.lost):
-            found.append(lease)
-        block = block.around
-    return found
-
-
-@contextmanager
-def _unless_unavailable(lease: Lease, what: str) -> Iterator[None]:
-    """Log a failure to record the wait, and let the sleep go on."""
-    try:
-        yield
-    except BackendUnavailable as error:
-        logger.warning("lock %r: it was not recorded that its holder waits for %s: %s", lease.name, what, error)
 
 
 @contextmanager

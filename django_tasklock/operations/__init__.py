@@ -26,7 +26,7 @@ from django_tasklock.operations.limits.values import (
 from django_tasklock.operations.locks.detail import find_lock, find_row, get_lock
 from django_tasklock.operations.locks.listing import count_locks, list_locks
 from django_tasklock.operations.locks.release import ask_to_release, release_lock
-from django_tasklock.operations.locks.waiting import Awaited, WaiterInfo, WaitersPage, find_awaited, list_waiters
+from django_tasklock.operations.locks.waiting import WaiterInfo, WaitersPage, list_waiters
 from django_tasklock.operations.parked.acts import discard_parked, publish_parked, requeue_parked
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView, find_parked, list_parked
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
@@ -51,7 +51,6 @@ __all__ = [
     "ActPage",
     "ActQuery",
     "Actor",
-    "Awaited",
     "Finding",
     "LimitDetail",
     "LimitOutcome",
@@ -83,7 +82,6 @@ __all__ = [
     "count_locks",
     "discard_parked",
     "each_act",
-    "find_awaited",
     "find_lock",
     "find_parked",
     "find_row",

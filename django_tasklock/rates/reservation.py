@@ -177,7 +177,7 @@ class Reservation:
                     return False
                 if seconds:
                     self._put_in_pool()
-                    sleep(seconds, self.limiter.name)
+                    sleep(seconds)
                     self._take_from_pool()
                 elif self.slot_wait.needs_exchange(self.slot):
                     self._put_in_pool()
@@ -207,7 +207,7 @@ class Reservation:
             while (seconds := self._next_step()) is not None:
                 if seconds:
                     self._put_in_pool()
-                    await asleep(seconds, self.limiter.name)
+                    await asleep(seconds)
                     self._take_from_pool()
                 elif self.slot_wait.needs_exchange(self.slot):
                     self._put_in_pool()

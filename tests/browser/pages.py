@@ -185,6 +185,6 @@ def untranslated(page: Page, within: str = "#content-main") -> list[str]:
         return found;
     }""")
     names = re.compile(
-        r"videos\.|far-away|video_processing|^a\.module|unending|ends-soon|a-lock-with|waits-for|t-\d|ann|tavily|a_task_with|videos?:|report:|NotRegistered|xxx|django_tasklock|TASKLOCK|^(fence|epoch|processing)$"
+        r"videos\.|far-away|video_processing|^a\.module|unending|ends-soon|a-lock-with|t-\d|ann|tavily|a_task_with|videos?:|report:|NotRegistered|xxx|django_tasklock|TASKLOCK|^(fence|epoch|processing)$"
     )
     return [text for text in texts if ENGLISH.search(text) and not HAN.search(text) and not names.search(text)]

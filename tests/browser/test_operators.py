@@ -85,7 +85,6 @@ def busy(site: Example) -> Example:
     site.lock("video:1", seconds=3600, task_id="holds-1")
     site.lock("video:4", seconds=3600, task_id="holds-4")
     site.lock(LONG, seconds=3600)
-    site.lock("waits-for:video:1", seconds=3600, task_id="waiter-1", boot="waits", pid=12)
     site.python(PARK, LONG, "10000")
     return site
 
@@ -124,9 +123,6 @@ def walk(page: Page, site: Example, visit: Visits, look: str, *, colours: bool =
     expect(page.locator("#tasklock-classes")).to_be_visible()
     seen("sweep-run")
     queue(site)
-    page.goto(detail("waits-for:video:1"))
-    expect(page.locator("#tasklock-explanation")).to_contain_text("video:1")
-    seen("awaited")
     page.goto(detail("video:1"))
     expect(page.locator("#tasklock-waiters tbody tr")).to_have_count(2)
     seen("waiters", full=False)

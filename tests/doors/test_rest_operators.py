@@ -134,7 +134,7 @@ class TestWaiters:
     def test_who_waits(self, by_key: Api, lock_up: Any, name: str) -> None:
         holder = lock_up(name)
         nobody = by_key.get(at("waiters", name)).json()
-        assert nobody == {"waiters": [], "total": 0, "known": True, "awaited": []}
+        assert nobody == {"waiters": [], "total": 0, "known": True}
         waiter = TaskLock(name, timeout=60)
         thread = threading.Thread(target=lambda: waiter.acquire(blocking_timeout=60) and waiter.release())
         thread.start()

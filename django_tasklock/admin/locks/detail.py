@@ -16,7 +16,6 @@ from django_tasklock.admin.labels import action_label, parked_label
 from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import format_duration
-from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.metrics import PastHold, last_holds
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import LockDetail, LockState, LockView
@@ -39,12 +38,10 @@ def show(
     lock = None if detail.lock is None else lock_row(detail.lock, admin.row_url_getter(request))
     held = detail.lock is not None and detail.lock.state is not LockState.ORPHANED
     queue = operations.list_waiters(detail.name)
-    awaited = operations.find_awaited(detail.name) if held else []
     context: dict[str, Any] = {
         "detail": detail,
         "lock": lock,
         "held": held,
-        "awaited": explain_awaited(awaited),
         "queue": queue,
         "more_waiting": queue.total - len(queue.waiters),
         "waiters": [

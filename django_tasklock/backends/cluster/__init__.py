@@ -18,7 +18,7 @@ from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest, Slot
 from django_tasklock.backends.cluster.wire_async import SlotAio
 from django_tasklock.backends.contract.leases import Held, Waiter
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.redis import CONDITION, RedisBackend, results
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
@@ -148,15 +148,6 @@ class ClusterBackend(LockStore):
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return self.of(name).waiters(name, limit)
-
-    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.of(name).record_wait(name, token, what, ms)
-
-    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        await self.of(name).arecord_wait(name, token, what, ms)
-
-    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
-        return self.of(name).recorded_wait(name, token)
 
     def page(self, query: Query) -> Page:
         return self._listing.page(query)

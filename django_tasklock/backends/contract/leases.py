@@ -86,9 +86,6 @@ class LeaseStore(ABC):
     def close_idle(self) -> None:
         """Close the connection that only the calling thread uses, if there is one and it is idle."""
 
-    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Record for ``ms`` what ``token``, the holder of ``name``, waits for outside of any queue: a rate limit."""
-
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
         """Run ``verb`` in a thread, where it may block, and return its answer.
 
@@ -109,10 +106,6 @@ class LeaseStore(ABC):
         except BaseException:
             cancelled.set()
             raise
-
-    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        """Do what ``record_wait`` does, for coroutines."""
-        await self.in_thread(self.record_wait, name, token, what, ms)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, a lock that it is granted is released."""

@@ -20,7 +20,7 @@ from functools import cached_property, partial
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.contract.several import Several, first_failed
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
@@ -164,10 +164,6 @@ class LockStore(LeaseStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         """Return the waiters in the store's queue for ``name``, the longest first; none where waiters poll."""
         return Queued([], 0)
-
-    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
-        """Return what ``record_wait`` recorded for ``token``, if that has not expired; ``None`` where none is kept."""
-        return None
 
     @abstractmethod
     def ask_release(self, name: str, token: str) -> bool:

@@ -60,14 +60,6 @@ class Page(NamedTuple):
     next: int | None
 
 
-class RecordedWait(NamedTuple):
-    """What the holder of a lock waits for outside of any queue. Times are the store's, in milliseconds since 1970."""
-
-    what: str
-    since: int
-    now: int
-
-
 class Waiting(NamedTuple):
     """A waiter in the queue of a lock or of a limiter. Times are the store's, in milliseconds since 1970."""
 

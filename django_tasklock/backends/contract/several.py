@@ -52,14 +52,6 @@ class Several(LeaseStore):
     def close_idle(self) -> None:
         self.store.close_idle()
 
-    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        for one in each_of(name):
-            self.store.record_wait(one, token, what, ms)
-
-    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        for one in each_of(name):
-            await self.store.arecord_wait(one, token, what, ms)
-
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         return await self.store.aacquire_all(each_of(request.name), request)
 

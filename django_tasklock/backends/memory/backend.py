@@ -8,7 +8,7 @@ from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait, Which
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, Which
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
@@ -85,21 +85,6 @@ class MemoryBackend(MemoryLeases, LockStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         with store.mutex:
             return store.queued(name, store.queues, limit)
-
-    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        with store.mutex:
-            held, now = store.owned(name, token), store.now()
-            if held is not None:
-                continued = held.waits is not None and held.waits[0] == what and held.waits[2] > now
-                since = held.waits[1] if continued and held.waits is not None else now
-                held.waits = what, since, now + ms
-
-    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
-        with store.mutex:
-            held, now = store.owned(name, token), store.now()
-            if held is None or held.waits is None or held.waits[2] <= now:
-                return None
-            return RecordedWait(held.waits[0], held.waits[1], now)
 
     def page(self, query: Query) -> Page:
         with store.mutex:

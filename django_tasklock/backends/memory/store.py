@@ -58,8 +58,6 @@ class StoredLease:
     fence: int
     kind: str | None = None
     asked: int = 0
-    waits: tuple[str, int, int] | None = None
-    """What its holder waits for, since when, and until when that is valid (``LockStore.record_wait``)."""
 
 
 class UnavailableMutex:

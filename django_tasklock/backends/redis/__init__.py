@@ -10,7 +10,7 @@ from typing import Any
 from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.metrics import NOTED_FROM
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, RecordedWait
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_arguments
@@ -45,7 +45,6 @@ NEXT_NUMBER = load("next_number", 2, 2)
 ORDER = load("order", 1, 3)
 FLAG = load("flag", 2, 1)
 NEWEST = load("newest", 1, 2)
-RECORDED_WAIT = load("recorded_wait", 1, 3)
 _RELEASE_AND_CLEAR_FLAGS = f"""
 local function release()
 {RELEASE.body}
@@ -225,19 +224,6 @@ class RedisBackend(QueueStore, LockStore):
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
-
-    def record_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        self.wire.call(RECORDED_WAIT, self._recorded_wait_arguments(name, token, what, ms))
-
-    async def arecord_wait(self, name: str, token: str, what: str, ms: int) -> None:
-        await self.aio.call(RECORDED_WAIT, self._recorded_wait_arguments(name, token, what, ms))
-
-    def recorded_wait(self, name: str, token: str) -> RecordedWait | None:
-        reply = self.wire.call(RECORDED_WAIT, self._recorded_wait_arguments(name, token, "", 0))[0]
-        return None if reply is None else RecordedWait(reply[2].decode(errors="replace"), reply[0], reply[1])
-
-    def _recorded_wait_arguments(self, name: str, token: str, what: str, ms: int) -> bytes:
-        return bulk(self.layout.waits + name) + bulk(token) + bulk(what) + bulk(ms)
 
     def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
         query = Query("orphaned" if expired else "live", offset=offset, limit=limit)

@@ -6,7 +6,6 @@ the locks there are ``task_lock#index`` (a sorted set of keys, scored by expiry)
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (the waiters, by arrival),
 ``task_lock#seen:video:42`` (when each waiter last polled),
 ``task_lock#flag:video:42`` (a message is parked for the lock),
-``task_lock#waits:video:42`` (what its holder waits for outside of any queue),
 ``task_lock#ticket`` (the last sequence number), ``task_lock#line:video:42`` (the members that drew one for the lock and
 have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it). For counts see ``lua/_counts.lua``.
 With a hash tag in the prefix, ``{task_lock}:``, all of them are in one cluster slot.
@@ -54,7 +53,6 @@ class Layout:
         self.channel = f"{root}wake:"
         self.flags = f"{root}flag:"
         self.orders = f"{root}line:"
-        self.waits = f"{root}waits:"
         self.counts = f"{root}counts:"
         self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")

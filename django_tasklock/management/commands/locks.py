@@ -19,7 +19,6 @@ from django_tasklock.management.terminal import (
     format_act,
     to_plain,
 )
-from django_tasklock.operations.locks.explanation import explain_awaited
 from django_tasklock.operations.values import DEAD, LockDetail, LockView, Outcome, Result
 from django_tasklock.texts import printable
 
@@ -104,8 +103,6 @@ class Command(BaseCommand):
         if detail.lock is not None:
             self.stdout.write(self._format_lock(detail.lock))
         for sentence in detail.explanation:
-            self.stdout.write(str(sentence))
-        for sentence in explain_awaited(operations.find_awaited(detail.name)):
             self.stdout.write(str(sentence))
         for waiter in operations.list_waiters(detail.name).waiters:
             self.stdout.write(f"waiting: {waiter.holder}, {waiter.waited:.0f} s")

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock.operations.durations import format_duration
-from django_tasklock.operations.locks.waiting import Awaited
 from django_tasklock.operations.values import LockState, LockView, RowSide
 from django_tasklock.texts import printable
 from django_tasklock.types import Record
@@ -37,25 +34,6 @@ def explain_lock(
         found += _explain_row(lock, row)
     found += _explain_queue(lock, parked)
     return found
-
-
-def explain_awaited(found: Sequence[Awaited]) -> list[str]:
-    """Return, in sentences, what the holder of a lock waits for."""
-    sentences = []
-    for one in found:
-        values = {"name": one.name, "span": format_duration(one.waited), "holder": one.held_by}
-        if one.kind == "rate":
-            text = _("Its holder waits for the rate limit “%(name)s”, for %(span)s so far.")
-        elif one.kind == "permit" and one.sure:
-            text = _("Its holder itself waits for a permit of “%(name)s”, for %(span)s so far.")
-        elif one.kind == "permit":
-            text = _("Its holder's process waits for a permit of “%(name)s”, for %(span)s so far.")
-        elif one.sure:
-            text = _("Its holder itself waits for the lock “%(name)s”, for %(span)s so far; %(holder)s holds that.")
-        else:
-            text = _("Its holder's process waits for the lock “%(name)s”, for %(span)s so far; %(holder)s holds that.")
-        sentences.append(text % values)
-    return sentences
 
 
 def _explain_holder(record: Record, lock: LockView) -> list[str]:

@@ -10,7 +10,6 @@ from rest_framework import serializers
 from django_tasklock.backends.contract.queries import Order, Query
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import (
-    Awaited,
     LockCounts,
     LockPage,
     LockState,
@@ -160,21 +159,12 @@ class WaiterSerializer(ValueSerializer):
     value_fields = "holder task task_id since waited present"
 
 
-class AwaitedSerializer(ValueSerializer):
-    """A lock, permit or rate that the lock's holder waits for."""
-
-    value_class = Awaited
-    value_fields = "kind name since waited held_by sure"
-    kind = one_of("lock", "permit", "rate")
-
-
 class WaitersSerializer(ValueSerializer):
-    """The waiters of a lock, and what its holder waits for."""
+    """The waiters of a lock."""
 
     value_class = WaitersPage
     value_fields = "waiters total known"
     waiters = WaiterSerializer(many=True, help_text="The first fifty, the longest waiting first.")
-    awaited = AwaitedSerializer(many=True, help_text="What its holder waits for: another lock, a permit, a rate.")
 
 
 class ResultSerializer(ValueSerializer):

@@ -135,17 +135,14 @@ class AskReleaseView(LockActionView):
     **schema.responses(serializers.WaitersSerializer, parameters=[schema.NAME]),
 )
 class WaitersView(LockBaseView):
-    """``GET {name}/waiters``: the waiters in all processes, and what the lock's holder waits for."""
+    """``GET {name}/waiters``: the waiters in all processes."""
 
     operation_id = "lock_waiters"
 
     def get(self, request: Request, name: str, **kwargs: Any) -> Response:
         """Return the waiters of a lock; a free lock has none."""
         bare = self.validate_name(name)
-        page = operations.list_waiters(bare)
-        awaited = operations.find_awaited(bare)
-        data = {"waiters": page.waiters, "total": page.total, "known": page.known, "awaited": awaited}
-        return Response(serializers.WaitersSerializer(data).data)
+        return Response(serializers.WaitersSerializer(operations.list_waiters(bare)).data)
 
 
 def _not_locked_problem(name: str, explanation: Any = ()) -> Problem:
