@@ -12,27 +12,22 @@ from typing import Any
 
 import pytest
 
-STORES = ("memory", "off", "settings")
+STORES = ("memory", "settings")
 INI = "tasklock_store"
-
-pytest.register_assert_rewrite("django_tasklock.testing.conformance")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option for the store of all tests."""
     parser.addini(
         INI,
-        "the store of the locks in tests without a marker: memory; off, which grants everything; or settings, that"
-        " of the settings",
+        "the store of the locks in tests without a marker: memory, or settings, that of the settings",
         default="settings",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and check the option."""
-    config.addinivalue_line(
-        "markers", 'tasklock(store): the store of the locks in this test: "memory", "off" or "settings"'
-    )
+    config.addinivalue_line("markers", 'tasklock(store): the store of the locks in this test: "memory" or "settings"')
     _known(config.getini(INI), f"{INI} of the configuration")
 
 
@@ -40,7 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def tasklock(_tasklock_store: str, request: pytest.FixtureRequest) -> ModuleType:
     """Return ``django_tasklock.testing``, and keep the locks, limits and permits of this test in a memory of its own.
 
-    ``@pytest.mark.tasklock("off")`` or ``("settings")`` selects another store.
+    ``@pytest.mark.tasklock("settings")`` selects the store of the settings.
     """
     from django_tasklock import testing
 
@@ -62,17 +57,17 @@ def _tasklock_store(request: pytest.FixtureRequest) -> Iterator[str]:
         return
     _ensure_settings(request.node.nodeid)
     from django_tasklock import testing
-    from django_tasklock.testing.stores import setting
+    from django_tasklock.testing.stores import memory_setting
 
     if "settings" in request.fixturenames and request.config.pluginmanager.has_plugin("django"):
         # Only this fixture restores the settings in the right order.
         settings: Any = request.getfixturevalue("settings")
-        settings.TASKLOCK = setting(store)
+        settings.TASKLOCK = memory_setting()
         testing.reset()
         yield store
         testing.reset()
     else:
-        with testing.memory_store() if store == "memory" else testing.locks_off():
+        with testing.memory_store():
             yield store
 
 

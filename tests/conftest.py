@@ -20,6 +20,8 @@ from django.test import TransactionTestCase
 from tests.support import environment
 from tests.support.redis_server import NoRedis, RedisServer
 
+pytest.register_assert_rewrite("tests.contract.conformance")
+
 _made_here = ExitStack()
 
 

@@ -23,7 +23,7 @@ from django_tasklock.testing.loss import kill_holder, lose, lose_lock, overtake
 from django_tasklock.testing.mixin import TaskLockTestMixin
 from django_tasklock.testing.others import HeldLock, LockWaiter, UsedLimit, limit_reached, lock_held, lock_waiting
 from django_tasklock.testing.process import REMEMBERING, forget, reset
-from django_tasklock.testing.stores import advance, locks_off, memory_store, store_down
+from django_tasklock.testing.stores import advance, memory_store, store_down
 
 __all__ = [
     "REMEMBERING",
@@ -39,7 +39,6 @@ __all__ = [
     "limit_reached",
     "lock_held",
     "lock_waiting",
-    "locks_off",
     "lose",
     "lose_lock",
     "memory_store",

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from django_tasklock.testing.asserts import assert_locked, assert_not_locked
 from django_tasklock.testing.named import Lockable
-from django_tasklock.testing.stores import locks_off, memory_store
+from django_tasklock.testing.stores import memory_store
 
 if TYPE_CHECKING:
     from unittest import TestCase as Case
@@ -24,8 +24,7 @@ class TaskLockTestMixin(Case):
                 with testing.lock_held("report"):
                     self.assertEqual(build_report()["status"], "skipped")
 
-    ``tasklock_store``: ``"memory"``; ``"off"`` grants everything, see ``locks_off``; ``"settings"`` leaves the store
-    to the settings.
+    ``tasklock_store = "settings"`` leaves the store to the settings.
     """
 
     tasklock_store: ClassVar[str] = "memory"
@@ -34,10 +33,8 @@ class TaskLockTestMixin(Case):
         """Install the store of this test."""
         if self.tasklock_store == "memory":
             self.enterContext(memory_store())
-        elif self.tasklock_store == "off":
-            self.enterContext(locks_off())
         elif self.tasklock_store != "settings":
-            raise ValueError(f"tasklock_store must be 'memory', 'off' or 'settings', not {self.tasklock_store!r}")
+            raise ValueError(f"tasklock_store must be 'memory' or 'settings', not {self.tasklock_store!r}")
         super().setUp()
 
     def assertLocked(self, lock: Lockable) -> None:  # noqa: N802

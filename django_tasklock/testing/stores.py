@@ -1,4 +1,4 @@
-"""The store of a test: in memory, unavailable, or switched off; and its clock."""
+"""The store of a test: in memory, or unavailable; and its clock."""
 
 from __future__ import annotations
 
@@ -15,22 +15,10 @@ from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.testing.process import reset
 
-BACKENDS = {
-    "memory": "django_tasklock.backends.memory.MemoryBackend",
-    "off": "django_tasklock.testing.off.GrantingBackend",
-}
-"""The stores that a test can choose, beside that of its settings."""
 
-
-def setting(name: str) -> dict[str, Any]:
-    """Return the ``TASKLOCK`` setting with another store, ``"memory"`` or ``"off"``.
-
-    Raises ``TaskLockError`` if there is no such store.
-    """
-    if name not in BACKENDS:
-        known = ", ".join(map(repr, (*BACKENDS, "settings")))
-        raise TaskLockError(f"there is no store {name!r} for tests; known: {known}")
-    return {**getattr(settings, "TASKLOCK", {}), "BACKEND": BACKENDS[name]}
+def memory_setting() -> dict[str, Any]:
+    """Return the ``TASKLOCK`` setting with the memory store."""
+    return {**getattr(settings, "TASKLOCK", {}), "BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
 
 
 @contextmanager
@@ -43,27 +31,12 @@ def memory_store() -> Iterator[None]:
 
     The fixture ``tasklock`` and ``TaskLockTestMixin`` do this for each test.
     """
-    with override_settings(TASKLOCK=setting("memory")):
+    with override_settings(TASKLOCK=memory_setting()):
         reset()
         try:
             yield
         finally:
             reset()
-
-
-@contextmanager
-def locks_off() -> Iterator[None]:
-    """Grant every lock, permit and rate in this block, for tests of something else.
-
-    No lock is ever busy, no call waits, and nothing is listed. A holder has its lock until it releases it. Guards work
-    as always, and a caller that acquires its own lock twice is refused, because that is a mistake.
-
-        >>> with testing.locks_off():
-        ...     acquire_task_lock("report"), acquire_task_lock("report"), is_task_locked("report")
-        (True, True, False)
-    """
-    with override_settings(TASKLOCK=setting("off")):
-        yield
 
 
 @contextmanager

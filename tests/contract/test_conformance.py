@@ -1,10 +1,10 @@
-"""Every store of ours through the contracts that ``django_tasklock.testing.conformance`` has for everybody's."""
+"""Every store through the contracts of locks."""
 
 from __future__ import annotations
 
 import pytest
 
-from django_tasklock.testing.conformance import LapsingContract, ListingContract, LockContract, WakingContract
+from tests.contract.conformance import LapsingContract, ListingContract, LockContract, WakingContract
 from tests.support.conformance import Named
 from tests.support.stores import ALL, BEYOND, LAPSING, LISTING, WAKING, make, stores
 

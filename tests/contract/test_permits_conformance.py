@@ -1,11 +1,11 @@
-"""Every store of ours that has permits through the public contracts, ``django_tasklock.testing.conformance``."""
+"""Every store that has permits through their contracts."""
 
 from __future__ import annotations
 
 import pytest
 
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.testing.conformance import PermitContract, PermitWakingContract
+from tests.contract.conformance import PermitContract, PermitWakingContract
 from tests.support.conformance import Named
 from tests.support.permits import a_request
 from tests.support.stores import BEYOND, LISTING, WAKING, clear, granted, make, stores

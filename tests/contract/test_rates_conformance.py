@@ -1,11 +1,11 @@
-"""Every store of ours that has rate limits through the public contract, ``django_tasklock.testing.conformance``."""
+"""Every store that has rate limits through their contract."""
 
 from __future__ import annotations
 
 import pytest
 
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.testing.conformance import RateContract
+from tests.contract.conformance import RateContract
 from tests.support.conformance import Named
 from tests.support.stores import BEYOND, LISTING, make, stores
 

@@ -35,10 +35,6 @@ def test_settings_that_are_changed_beside_it(tasklock, settings):
 def test_settings_that_are_changed_before_it(settings, tasklock):
     assert kind() == "MemoryBackend"
 
-@pytest.mark.tasklock("off")
-def test_off():
-    assert kind() == "GrantingBackend"
-
 @pytest.mark.tasklock(store="memory")
 def test_by_the_marker():
     assert kind() == "MemoryBackend"
@@ -61,21 +57,21 @@ def project(tmp_path: Path) -> Path:
 
 def test_the_fixture_and_the_marker(project: Path) -> None:
     said = run_pytest(project, "-W", "error", "--strict-markers")
-    assert "26 passed" in said
+    assert "25 passed" in said
 
 
 @pytest.mark.slow
 def test_in_parallel_and_in_any_distribution(project: Path) -> None:
     for how in ("worksteal", "loadscope"):
         said = run_pytest(project, "-n", "2", "--dist", how)
-        assert "26 passed" in said
+        assert "25 passed" in said
 
 
 @pytest.mark.slow
 def test_for_all_tests_by_the_configuration(project: Path) -> None:
-    (project / "pytest.ini").write_text("[pytest]\ntasklock_store = off\n")
+    (project / "pytest.ini").write_text("[pytest]\ntasklock_store = memory\n")
     said = run_pytest(project, "-k", "test_who_does_not_ask or test_by_the_marker or settings_own", code=1)
-    assert "assert 'GrantingBackend' == 'RedisBackend'" in said or "'BACKEND'" in said
+    assert "assert 'MemoryBackend' == 'RedisBackend'" in said or "'BACKEND'" in said
     assert "2 passed" in said  # those that say where
 
 
@@ -83,9 +79,7 @@ def test_for_all_tests_by_the_configuration(project: Path) -> None:
 def test_a_store_that_there_is_not(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\ntasklock_store = disk\n")
     said = run_pytest(project, code=4)
-    assert (
-        "tasklock_store of the configuration: the store of the locks must be one of 'memory', 'off', 'settings'" in said
-    )
+    assert "tasklock_store of the configuration: the store of the locks must be one of 'memory', 'settings'" in said
 
 
 @pytest.mark.slow
@@ -128,7 +122,7 @@ def test_without_pytest_django(project: Path) -> None:
     (project / "conftest.py").write_text("import django\ndjango.setup()\n")
     without = re.sub(r"def test_settings_.*?\n\n", "", TESTS, flags=re.DOTALL)
     (project / "shop" / "test_shop.py").write_text(without)
-    assert "24 passed" in run_pytest(project, "-W", "error", "-p", "no:django")
+    assert "23 passed" in run_pytest(project, "-W", "error", "-p", "no:django")
 
 
 @pytest.mark.slow
@@ -143,7 +137,7 @@ def test_importing_it_brings_nothing_but_pytest() -> None:
         "print(sorted({name.partition('.')[0] for name in sys.modules} & {'django', 'celery', 'redis'}))"
     )
     assert said == "[]\n"
-    assert set(pytest_plugin.STORES) == {"memory", "off", "settings"}
+    assert set(pytest_plugin.STORES) == {"memory", "settings"}
 
 
 def test_the_kit_brings_no_pytest() -> None:

@@ -21,13 +21,11 @@ from django_tasklock import (
     TaskLock,
     TaskLockError,
     acquire_task_lock,
-    concurrency_limited,
     current_claim,
     current_lock,
     get_lock_info,
     is_task_locked,
     model_lock,
-    rate_limited,
     release_task_lock,
     signals,
     task_lock,
@@ -36,7 +34,6 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.testing.off import GrantingBackend
 from tests.support.current import here
 from tests.support.public import Received, in_store, setting
 from tests.support.stores import ALL, LISTING, eventually, stores
@@ -398,81 +395,6 @@ class TestStoreDown:
             testing.store_down().__enter__()
 
 
-class TestOff:
-    @pytest.fixture(autouse=True)
-    def _off(self) -> Iterator[None]:
-        with testing.locks_off():
-            yield
-
-    def test_every_caller_is_granted_the_lock(self) -> None:
-        fences: list[int] = []
-
-        def other() -> None:
-            with TaskLock("report") as lock:
-                lock.ensure_held()
-                fences.append(lock.fence)
-
-        with TaskLock("report") as one:
-            thread = threading.Thread(target=other)
-            thread.start()
-            thread.join(30)
-            one.ensure_held()
-            assert one.extend(60)
-            assert fences[0] > one.fence
-            testing.assert_not_locked("report")
-
-    def test_who_takes_its_own_lock_twice_is_refused_as_ever(self) -> None:
-        with TaskLock("report"), pytest.raises(TaskLockError, match="already held by this thread"):
-            TaskLock("report").acquire()
-
-    def test_it_is_held_beyond_its_lease(self) -> None:
-        with TaskLock("report", lease=2) as lock:
-            due = lock.lease.renew_at
-            eventually(lambda: lock.lease.renew_at > due)
-            lock.ensure_held()
-
-    def test_several_names(self) -> None:
-        assert acquire_task_lock("b")
-        with TaskLock("a", "b") as lock:
-            lock.ensure_held()
-            assert lock.extend(60)
-
-    def test_no_limit_is_reached(self) -> None:
-        @concurrency_limited("transcode", 1)
-        @rate_limited("mail", "1/h", timeout=1)
-        def call() -> str:
-            return "called"
-
-        assert [call() for _ in range(5)] == ["called"] * 5
-        limiter = ConcurrencyLimiter("transcode", 1)
-        with limiter, ConcurrencyLimiter("transcode", 1):
-            limiter.ensure_held()
-
-    async def _coroutines(self) -> None:
-        assert acquire_task_lock("report")
-        async with TaskLock("report") as one:
-            await one.aensure_held()
-        assert await RateLimiter("mail", "1/h").atry_acquire()
-        assert await RateLimiter("mail", "1/h").atry_acquire()
-
-    def test_coroutines_too(self) -> None:
-        import asyncio
-
-        asyncio.run(self._coroutines())
-
-    @pytest.mark.django_db(transaction=True)
-    def test_a_guard_judges_all_the_same(self) -> None:
-        video = Video.objects.create(status="ready")
-        skipped = model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)(lambda pk: "ran")(video.pk)
-        assert skipped["reason"] == "invalid_state"
-
-    def test_it_is_what_the_settings_say_for_so_long(self) -> None:
-        assert isinstance(get_backend(), GrantingBackend)
-        with testing.memory_store():
-            assert isinstance(get_backend(), MemoryBackend)
-        assert isinstance(get_backend(), GrantingBackend)
-
-
 class TestMixin(testing.TaskLockTestMixin, TestCase):
     """Run as a test case: the same lock in every test, none of which gives it back."""
 
@@ -486,13 +408,6 @@ class TestMixin(testing.TaskLockTestMixin, TestCase):
 
     def test_the_other_settings_stay(self) -> None:
         assert django_settings.TASKLOCK["LOCATION"].startswith("redis://")
-
-
-class TestMixinOff(testing.TaskLockTestMixin, unittest.TestCase):
-    tasklock_store = "off"
-
-    def test_all_is_granted(self) -> None:
-        assert isinstance(get_backend(), GrantingBackend)
 
 
 class TestMixinSettings(testing.TaskLockTestMixin, unittest.TestCase):
@@ -511,4 +426,4 @@ def test_a_store_that_there_is_not() -> None:
 
     result = Wrong("test").run()
     assert result is not None
-    assert "tasklock_store must be 'memory', 'off' or 'settings', not 'disk'" in result.errors[0][1]
+    assert "tasklock_store must be 'memory' or 'settings', not 'disk'" in result.errors[0][1]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.testing.conformance.store import (
+from django_tasklock.types import Renewal
+from tests.contract.conformance.store import (
     NAMES,
     SHORT,
     StoreContract,
@@ -15,7 +16,6 @@ from django_tasklock.testing.conformance.store import (
     lapse,
     ttl_of,
 )
-from django_tasklock.types import Renewal
 
 
 class ListingContract(StoreContract):

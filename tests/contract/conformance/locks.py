@@ -11,7 +11,8 @@ from dataclasses import asdict
 from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.testing.conformance.store import (
+from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
+from tests.contract.conformance.store import (
     NAMES,
     SHORT,
     StoreContract,
@@ -22,7 +23,6 @@ from django_tasklock.testing.conformance.store import (
     new_token,
     ttl_of,
 )
-from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 
 
 class LockContract(StoreContract):

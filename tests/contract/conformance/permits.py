@@ -11,7 +11,8 @@ import pytest
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.testing.conformance.store import (
+from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
+from tests.contract.conformance.store import (
     SHORT,
     StoreContract,
     an_ask,
@@ -21,8 +22,7 @@ from django_tasklock.testing.conformance.store import (
     new_token,
     ttl_of,
 )
-from django_tasklock.testing.conformance.twins import TWINS, ask
-from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
+from tests.contract.conformance.twins import TWINS, ask
 
 NAME = "transcode"
 

@@ -9,8 +9,8 @@ import pytest
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms, TermsDiffer
-from django_tasklock.testing.conformance.store import StoreContract, eventually
-from django_tasklock.testing.conformance.twins import TWINS, ask
+from tests.contract.conformance.store import StoreContract, eventually
+from tests.contract.conformance.twins import TWINS, ask
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

@@ -9,9 +9,9 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.testing.conformance.permits import NAME, PermitStoreContract, fill, tokens
-from django_tasklock.testing.conformance.store import SHORT, an_ask, eventually
 from django_tasklock.types import Busy, Grant, Released
+from tests.contract.conformance.permits import NAME, PermitStoreContract, fill, tokens
+from tests.contract.conformance.store import SHORT, an_ask, eventually
 
 
 class PermitWakingContract(PermitStoreContract):

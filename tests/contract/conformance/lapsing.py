@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.testing.conformance.store import (
+from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
+from tests.contract.conformance.store import (
     SHORT,
     StoreContract,
     an_ask,
@@ -15,7 +16,6 @@ from django_tasklock.testing.conformance.store import (
     lapse,
     new_token,
 )
-from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 
 
 class LapsingContract(StoreContract):
