@@ -25,10 +25,17 @@ from django_tasklock.operations.limits.values import (
 )
 from django_tasklock.operations.locks.detail import find_lock, find_row, get_lock
 from django_tasklock.operations.locks.listing import count_locks, list_locks
-from django_tasklock.operations.locks.release import ask_to_release, release_lock
+from django_tasklock.operations.locks.release import ask_release, release_lock
 from django_tasklock.operations.locks.waiting import WaiterInfo, WaitersPage, list_waiters
-from django_tasklock.operations.parked.acts import discard_parked, publish_parked, requeue_parked
+from django_tasklock.operations.parked.acts import (
+    ParkedOutcome,
+    ParkedResult,
+    discard_parked,
+    publish_parked,
+    requeue_parked,
+)
 from django_tasklock.operations.parked.listing import ParkedPage, ParkedQuery, ParkedView, find_parked, list_parked
+from django_tasklock.operations.plain import to_plain
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
 from django_tasklock.operations.sweep.runs import SweepRun, find_sweep_run, last_sweep_age, sweep_runs
 from django_tasklock.operations.trail import ActPage, ActQuery, acts, each_act, list_acts
@@ -64,8 +71,10 @@ __all__ = [
     "LockState",
     "LockView",
     "Outcome",
+    "ParkedOutcome",
     "ParkedPage",
     "ParkedQuery",
+    "ParkedResult",
     "ParkedView",
     "PermitsPage",
     "PermitsView",
@@ -77,7 +86,7 @@ __all__ = [
     "WaiterInfo",
     "WaitersPage",
     "acts",
-    "ask_to_release",
+    "ask_release",
     "change_limit",
     "count_locks",
     "discard_parked",
@@ -105,4 +114,5 @@ __all__ = [
     "resume_limit",
     "sweep",
     "sweep_runs",
+    "to_plain",
 ]

@@ -6,11 +6,11 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import timedelta
-from types import TracebackType
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 from django.apps import apps
 from django.db import Error, router
@@ -38,43 +38,37 @@ class NewEntry(NamedTuple):
     outcome: str
 
 
+@dataclass
 class Attempt:
-    """An act in progress. Its entry is written at its end, and if it is interrupted after it may have had an effect.
+    """An act in progress: what its block finds out about it."""
 
-    Enter it twice: if an exception from a signal handler interrupts the first ``__exit__``, the second does the rest.
+    name: str
+    """The name of the lock or limiter."""
+    outcome: str = ""
+    """The outcome, once the act is done; empty: it had no effect."""
+    partial_outcome: str = ""
+    """The part that is certainly done, before the rest begins."""
+
+
+@contextmanager
+def audited(by: Actor, action: str, name: str, reason: str, object_id: str = "") -> Iterator[Attempt]:
+    """Record what the block did; if it is interrupted, that it may have done it. What had no effect is not recorded.
+
+    ``object_id``: the object of the act, where the name alone does not identify it.
     """
-
-    def __init__(self, by: Actor, action: str, name: str, reason: str, object_id: str = "") -> None:
-        self.by = by
-        self.name = name
-        self.object_id = object_id
-        """The object of the act, where the name alone does not identify it."""
-        self.outcome = ""
-        """The outcome, once the act is done; empty: it had no effect."""
-        self.partial_outcome = ""
-        """The part that is certainly done, before the rest begins."""
-        self._action = action
-        self._reason = reason
-        self._recorded = False
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if not self._recorded and (outcome := self.outcome or self._interrupted_outcome(error)):
-            record_acts(self.by, [NewEntry(self.name, self._action, self._reason, outcome)])
-        self._recorded = True
-
-    def _interrupted_outcome(self, error: BaseException | None) -> str:
-        """Return how far the act came; empty: it had no effect, because it was refused."""
+    attempt = Attempt(name)
+    try:
+        yield attempt
+    except BaseException as error:
         refused = isinstance(error, TaskLockError | Error) and not (
             isinstance(error, BackendUnavailable) and error.doubt
         )
-        if error is None or (refused and not self.partial_outcome):
-            return ""
-        return "; ".join(filter(None, [self.object_id, self.partial_outcome, interrupted_outcome(error)]))
+        if attempt.partial_outcome or not refused:
+            parts = [object_id, attempt.partial_outcome, interrupted_outcome(error)]
+            record_acts(by, [NewEntry(attempt.name, action, reason, "; ".join(filter(None, parts)))])
+        raise
+    if attempt.outcome:
+        record_acts(by, [NewEntry(attempt.name, action, reason, attempt.outcome)])
 
 
 def interrupted_outcome(error: BaseException) -> str:

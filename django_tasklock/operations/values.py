@@ -139,6 +139,12 @@ class Act(NamedTuple):
     number: int = 0
     """The number of the entry in the audit trail, which increases."""
 
+    def __str__(self) -> str:
+        """Return the entry on one line."""
+        why = f" ({printable(self.reason, 1000)})" if self.reason else ""
+        texts = ": ".join(map(printable, (self.actor, self.action, self.outcome)))
+        return f"{self.at:%Y-%m-%d %H:%M:%S} {texts}{why}"
+
 
 @dataclass(frozen=True, slots=True)
 class LockDetail:
@@ -174,7 +180,7 @@ class Outcome(enum.StrEnum):
 
 
 class Result(NamedTuple):
-    """The result of an action on a lock."""
+    """The result of an action on a lock. It is true if something was done; its text is a sentence."""
 
     name: str
     outcome: Outcome
@@ -187,3 +193,28 @@ class Result(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.outcome in (Outcome.RELEASED, Outcome.ASKED)
+
+    def __str__(self) -> str:
+        """Return what was done, in the active language."""
+        if self.fenced and not self:  # the claim was revoked, but the lock was gone by then
+            return _LOST_MEANWHILE % {"name": self.name}
+        sentences = [_SENTENCES[self.outcome] % {"name": self.name}]
+        if self.fenced:
+            sentences.append(str(_ROW_TAKEN))
+        if self.outcome is Outcome.RELEASED:
+            sentences.append(str(_ENDED if self.alive is False else _RUNS_ON))
+        return " ".join(sentences)
+
+
+_SENTENCES = {
+    Outcome.RELEASED: _("The lock “%(name)s” was released."),
+    Outcome.ASKED: _("The holder of “%(name)s” was asked to give it back. It sees that at its next heartbeat."),
+    Outcome.CHANGED_HANDS: _("Nothing was done: “%(name)s” changed hands. Look at who holds it now."),
+    Outcome.NOT_HELD: _("Nothing was done: “%(name)s” is free already."),
+}
+_LOST_MEANWHILE = _(
+    "The row of “%(name)s” was taken from the old holder, which had lost the lock meanwhile. No lock was released."
+)
+_ROW_TAKEN = _("Its row was taken from the old holder, whose writes to it are refused now.")
+_ENDED = _("Its process has ended.")
+_RUNS_ON = _("Its holder goes on running.")

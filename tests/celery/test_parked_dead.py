@@ -241,7 +241,8 @@ class TestOperators:
         task = dead(app, monkeypatch)
         app.app.tasks.register(task)
         [(task_id,)] = rows("task_id")
-        assert operations.requeue_parked(task_id, by=self.BY, reason="it is back") == ""
+        result = operations.requeue_parked(task_id, by=self.BY, reason="it is back")
+        assert (bool(result), str(result)) == (True, f"Message {task_id} waits for its lock again.")
         assert app.run() == ("SUCCESS", 0)
         assert rows() == []
         assert AuditEntry.objects.values_list("action", "name", "reason").get() == ("requeue", "n", "it is back")
@@ -249,7 +250,7 @@ class TestOperators:
     def test_discard(self, app: OnceApp, monkeypatch: Any) -> None:
         task = dead(app, monkeypatch)
         [(task_id,)] = rows("task_id")
-        assert operations.discard_parked(task_id, by=self.BY) == ""
+        assert operations.discard_parked(task_id, by=self.BY)
         assert rows() == []
         assert task.AsyncResult(task_id).state == "REVOKED"
         assert AuditEntry.objects.get().action == "discard"
@@ -257,30 +258,29 @@ class TestOperators:
     def test_what_cannot_be_done(self, app: OnceApp) -> None:
         parked(app)
         [(task_id,)] = rows("task_id")
-        assert "not dead" in operations.requeue_parked(task_id, by=self.BY)
-        assert "no such" in operations.requeue_parked("x", by=self.BY)
-        assert "no such" in operations.discard_parked("x", by=self.BY)
+        assert "not dead" in operations.requeue_parked(task_id, by=self.BY).why
+        assert "no such" in operations.requeue_parked("x", by=self.BY).why
+        assert "no such" in operations.discard_parked("x", by=self.BY).why
         assert promote("n", app.app)
-        assert "promoted" in operations.discard_parked(task_id, by=self.BY)
+        assert "promoted" in operations.discard_parked(task_id, by=self.BY).why
         assert AuditEntry.objects.count() == 0
 
-    def test_one_without_a_signature_is_requeued_by_who_knows_it(self, app: OnceApp, monkeypatch: Any) -> None:
-        """A worker of the older version has parked it after the migration."""
-        task = dead(app, monkeypatch)
-        app.app.tasks.register(task)
+    def test_one_without_a_signature_is_not_requeued(self, app: OnceApp, monkeypatch: Any) -> None:
+        dead(app, monkeypatch)
         row = ParkedMessage.objects.get()
         kept = json.loads(row.message)
         del kept["signature"]
         ParkedMessage.objects.update(message=json.dumps(kept))
-        assert "no signature" in operations.requeue_parked(row.task_id, by=self.BY)
-        assert operations.requeue_parked(row.task_id, by=self.BY, sign=True) == ""
-        assert app.run() == ("SUCCESS", 0)
+        result = operations.requeue_parked(row.task_id, by=self.BY)
+        assert not result
+        assert "no signature" in result.why
+        assert rows("state") == [("dead",)]
 
     def test_one_with_a_wrong_signature_is_not(self, app: OnceApp, monkeypatch: Any) -> None:
         dead(app, monkeypatch)
         row = ParkedMessage.objects.get()
         ParkedMessage.objects.update(message=row.message.replace('"signature": "', '"signature": "x'))
-        assert "SECRET_KEY" in operations.requeue_parked(row.task_id, by=self.BY, sign=True)
+        assert "SECRET_KEY" in operations.requeue_parked(row.task_id, by=self.BY).why
         assert rows("state") == [("dead",)]
 
     def test_the_command(self, app: OnceApp, monkeypatch: Any) -> None:
@@ -296,7 +296,7 @@ class TestOperators:
         assert f"{task_id}] dead" in said("--state", "dead")
         assert said("--state", "parked") == ""
         assert json.loads(said("n", "--json"))["messages"][0]["problem"].startswith("this app has no task")
-        assert "done" in said("--requeue", task_id, "--reason", "why not")
+        assert "waits for its lock again" in said("--requeue", task_id, "--reason", "why not")
         with pytest.raises(CommandError, match="Not done: 1"):
             said("--requeue", task_id)
         assert AuditEntry.objects.get().reason == "why not"

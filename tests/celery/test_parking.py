@@ -639,7 +639,7 @@ class TestListing:
         """It comes with the address of a page, and from a terminal of another encoding."""
         message(1).save()
         assert parking.find(text) is None
-        assert operations.discard_parked(text, by=operations.Actor("who")) == "there is no such message"
+        assert operations.discard_parked(text, by=operations.Actor("who")).why == "there is no such message"
         assert not operations.list_parked(ParkedQuery(text=text)).messages
         found = operations.list_parked(ParkedQuery(ids=(text, "id-1"))).messages
         assert [one.info.task_id for one in found] == ["id-1"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -14,9 +15,10 @@ from django.test import Client
 from django_tasklock import StateGuard, current_claim, model_lock, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable, StaleClaim, TaskLockError
+from django_tasklock.guards.guard import registered
 from django_tasklock.operations import Outcome, Result, acts
 from tests.support.admin_pages import LIST, acts_on, page_of, words
-from tests.support.guards import elsewhere
+from tests.support.guards import elsewhere, only_guards
 from tests.support.public import raw_redis
 from tests.support.sweeping import dead_holder
 from tests.testapp.models import Video
@@ -43,7 +45,7 @@ def test_release_names_the_holder_then_releases(operator: Client, take) -> None:
     answer = acts_on(operator, "a", fingerprint=hidden(page, "fingerprint"))
     assert answer.status_code == 302
     assert answer["Location"] == page_of("a")
-    assert said(answer) == [("success", "The lock “a” was released.")]
+    assert said(answer) == [("success", "The lock “a” was released. Its holder goes on running.")]
     assert get_backend().get("a") is None
 
 
@@ -140,6 +142,16 @@ def process(video_id: int, during: Any) -> None:
     """Somebody looks at the admin meanwhile; then the body writes to its row."""
     during()
     current_claim().update(progress=50)
+
+
+OWN = registered()[-1:]
+
+
+@pytest.fixture(autouse=True)
+def guards() -> Iterator[None]:
+    """Guards that other modules registered on this model would add states."""
+    with only_guards(OWN):
+        yield
 
 
 def test_a_guarded_row_is_fenced_and_left_as_chosen(operator: Client, locks: None) -> None:

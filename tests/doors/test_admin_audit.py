@@ -75,7 +75,7 @@ def test_every_filter_narrows(auditor: Client) -> None:
     assert shown(auditor, name="video:2") == ["video:2"], "the whole name"
     assert shown(auditor, name="deo:2") == ["video:21", "video:2"]
     with TaskLock("视频:42"):
-        operations.ask_to_release("视频:42", by=Actor("Li"))
+        operations.ask_release("视频:42", by=Actor("Li"))
     assert shown(auditor, name="频:4") == ["视频:42"], "as it was called, whatever the column can hold"
     AuditEntry.objects.filter(actor="Li").delete()
     day = timezone.localtime(timezone.now() - timedelta(days=2)).date().isoformat()

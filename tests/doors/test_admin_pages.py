@@ -272,7 +272,7 @@ def test_markup_is_shown_as_text(operator: Client, take) -> None:
     """In names, holders, tasks, reasons, rows, refused calls (gold standard 8.42)."""
     known = take(MARKUP, host=MARKUP, task=MARKUP, task_id=MARKUP, row=f"{MARKUP}:{MARKUP}")
     get_backend().acquire(an_ask(MARKUP, holder='{"host": "<script>1", "pid": 1, "task": "<script>2"}'))
-    operations.ask_to_release(MARKUP, by=Actor(MARKUP), reason=MARKUP)
+    operations.ask_release(MARKUP, by=Actor(MARKUP), reason=MARKUP)
     pages = [
         operator.get(LIST),
         operator.get(f"{LIST}?fragment=1"),
@@ -425,7 +425,7 @@ def test_the_page_of_a_lock_explains_its_state(operator: Client, take, settings:
         if case == "unending":
             by_hand.persist("task_lock:a")
     if case == "asked":
-        operations.ask_to_release("a", by=Actor("somebody"), reason="a deploy")
+        operations.ask_release("a", by=Actor("somebody"), reason="a deploy")
     if case == "parked":
         park("a")
     page = operator.get(page_of("a")).text

@@ -60,7 +60,9 @@ def test_acts(name: str) -> None:
     """Each is in the audit trail with its reason; what did nothing is an error."""
     limiter = RateLimiter(name, "10/m")
     limiter.acquire()
-    assert f"50 % of the limit {name!r} is in force now." in limits(name, "--share", "0.5", "--reason", "slow down")
+    assert f"50 % of the rate limit “{name}” is in force now." in limits(
+        name, "--share", "0.5", "--reason", "slow down"
+    )
     assert limiter.usage().share == 0.5
     assert "was reset." in limits(name, "--reset")
     assert limiter.usage().used == 0

@@ -122,13 +122,6 @@ class TestMessages:
         assert ParkedMessage.objects.get().state == "parked"
         assert not AuditEntry.objects.exists()
 
-    def test_a_message_is_signed_only_for_who_says_so(self, by_key: Api, monkeypatch: Any) -> None:
-        signed = []
-        monkeypatch.setattr(operations, "requeue_parked", lambda task_id, **given: signed.append(given["sign"]) or "")
-        for body in ({}, {"sign": True}, {"sign": False}):
-            assert by_key.post(at("requeue-parked", "x"), body).status_code == 200
-        assert signed == [False, True, False]
-
 
 class TestWaiters:
     def test_who_waits(self, by_key: Api, lock_up: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 from django_tasklock import LockLost, TaskLock, current_lock, force_release_task_lock, model_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import ReleaseAsked
-from django_tasklock.operations import Actor, Outcome, acts, ask_to_release, get_lock
+from django_tasklock.operations import Actor, Outcome, acts, ask_release, get_lock
 from tests.support.guards import GUARD, heard
 from tests.support.public import in_store
 from tests.support.stores import ALL, an_ask, eventually, granted, stores
@@ -33,9 +33,7 @@ fast = pytest.mark.parametrize("store", stores("redis", "memory"), indirect=True
 def test_the_heartbeat_brings_it(store):
     with heard(signals.lock_asked) as told, TaskLock("video:1", lease=4) as lock:
         assert not lock.asked
-        result = ask_to_release(
-            "video:1", by=BY, reason="deploy", fingerprint=get_lock("video:1").lock.info.fingerprint
-        )
+        result = ask_release("video:1", by=BY, reason="deploy", fingerprint=get_lock("video:1").lock.info.fingerprint)
         assert (result.outcome, bool(result)) == (Outcome.ASKED, True)
         eventually(lambda: lock.asked)
         eventually(lambda: told)
@@ -58,7 +56,7 @@ def test_the_heartbeat_brings_it(store):
 @pytest.mark.parametrize("lease", [60, None])
 def test_so_does_ensure_held(store, lease):
     with TaskLock("video:1", lease=lease) as lock:
-        assert ask_to_release("video:1", by=BY).outcome is Outcome.ASKED
+        assert ask_release("video:1", by=BY).outcome is Outcome.ASKED
         with pytest.raises(ReleaseAsked, match="asked to give it back"):
             lock.ensure_held()
         assert lock.asked
@@ -103,7 +101,7 @@ def test_a_guarded_row_is_given_back(store):
 
     @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
     def work(pk: int) -> None:
-        assert ask_to_release(f"video:{pk}", by=BY)
+        assert ask_release(f"video:{pk}", by=BY)
         current_lock().ensure_held()
 
     with pytest.raises(ReleaseAsked):
@@ -121,7 +119,7 @@ def test_a_row_whose_group_of_tasks_was_ended_by_it_is_given_back(store, besides
 
     @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
     def work(pk: int) -> None:
-        assert ask_to_release(f"video:{pk}", by=BY)
+        assert ask_release(f"video:{pk}", by=BY)
         try:
             current_lock().ensure_held()
         except ReleaseAsked as asked:
@@ -140,6 +138,6 @@ def test_the_next_holder_is_not_asked(store):
     granted(get_backend().acquire(an_ask("video:1")))
     assert get_backend().ask_release("video:1", first.token) is False
     assert get_lock("video:1").lock.asked_for is None
-    assert ask_to_release("video:1", by=BY, fingerprint="0" * 12).outcome is Outcome.CHANGED_HANDS
-    assert ask_to_release("video:2", by=BY).outcome is Outcome.NOT_HELD
+    assert ask_release("video:1", by=BY, fingerprint="0" * 12).outcome is Outcome.CHANGED_HANDS
+    assert ask_release("video:2", by=BY).outcome is Outcome.NOT_HELD
     assert acts() == []

@@ -18,11 +18,12 @@ from django_tasklock import Claim, StaleClaim, TaskLockError, model_lock, signal
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import DEFAULT
 from django_tasklock.exceptions import TransactionOpen
+from django_tasklock.guards.guard import registered
 from django_tasklock.locks.registry import ProcessLock
 from django_tasklock.operations import Actor, Outcome, acts, get_lock, release_lock
 from django_tasklock.operations.locks import release as release_module
 from django_tasklock.types import Released
-from tests.support.guards import GUARD, heard
+from tests.support.guards import GUARD, heard, only_guards
 from tests.support.public import in_store, raw_redis
 from tests.support.stores import LISTING, an_ask, granted, stores
 from tests.testapp.models import PlainVideo, Video
@@ -42,6 +43,16 @@ def store(request, settings) -> Iterator[str]:
 def process(pk: int, meanwhile: Callable[[], None]) -> str:
     meanwhile()
     return "finished"
+
+
+OWN = registered()[-1:]
+
+
+@pytest.fixture(autouse=True)
+def guards() -> Iterator[None]:
+    """Guards that other modules registered on this model would add states."""
+    with only_guards(OWN):
+        yield
 
 
 @pytest.fixture

@@ -58,7 +58,7 @@ class TestADeadHolder:
         with pytest.raises(CommandError, match="has ended"):
             call_command("locks", "--ask", dead)
         with pytest.raises(TaskLockError, match="release the lock, or sweep"):
-            operations.ask_to_release(dead, by=ME)
+            operations.ask_release(dead, by=ME)
         assert acts(dead) == []
 
 

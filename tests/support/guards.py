@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -17,7 +17,7 @@ from django.dispatch import Signal
 
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock
 from django_tasklock.celery.task_modules import import_task_modules
-from django_tasklock.guards.guard import replace_registered
+from django_tasklock.guards.guard import Guarded, registered, replace_registered
 from tests.support.stores import eventually
 
 __all__ = [
@@ -36,6 +36,7 @@ __all__ = [
     "locked_row",
     "new_token",
     "no_guards",
+    "only_guards",
     "race",
     "raw_connection",
     "reply_is_lost",
@@ -62,6 +63,16 @@ def no_guards() -> None:
     """Let no guard be known, nor become so: those of task modules are registered as an app first asks for them."""
     import_task_modules()
     replace_registered([])
+
+
+@contextmanager
+def only_guards(guards: Iterable[Guarded]) -> Iterator[None]:
+    """Let only these guards be known during the block: modules of tests register theirs as they are imported."""
+    import_task_modules()
+    before = registered()
+    replace_registered(guards)
+    yield
+    replace_registered(before)
 
 
 def new_token() -> str:

@@ -12,9 +12,8 @@ from django.utils.translation import gettext as _
 from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, call_or_404
 from django_tasklock.admin.forms import LimitReasonForm, MemberForm, PauseForm, ShareForm
-from django_tasklock.admin.limits.rows import format_percent, limit_row, permits_row
-from django_tasklock.operations.durations import format_duration
-from django_tasklock.operations.limits.values import LimitDetail, LimitOutcome, LimitResult
+from django_tasklock.admin.limits.rows import limit_row, permits_row
+from django_tasklock.operations.limits.values import LimitDetail, LimitResult
 
 
 def reset(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -79,8 +78,7 @@ def _perform(
 ) -> HttpResponse:
     """Act, and show the result on the limiter's page; 404 for an invalid name."""
     result = call_or_404(operation, name, *arguments, by=admin.actor(request), reason=form.cleaned_data["reason"])
-    level, text = _result_message(result)
-    messages.add_message(request, level, text)
+    messages.add_message(request, messages.SUCCESS if result else messages.WARNING, str(result))
     return HttpResponseRedirect(admin.page_url("change", result.name))
 
 
@@ -107,24 +105,3 @@ def _get_limit(name: str) -> LimitDetail:
 def _no_url(name: str) -> str:
     """Return no URL: names on confirmation pages are not links."""
     return ""
-
-
-def _result_message(result: LimitResult) -> tuple[int, str]:
-    values = {"name": result.name, "share": format_percent(result.share or 0), "span": format_duration(result.seconds)}
-    if result.outcome is LimitOutcome.RESET:
-        text = _("The rate limit “%(name)s” was reset. Waiting callers book again.")
-    elif result.outcome is LimitOutcome.CHANGED:
-        text = _("%(share)s of the rate limit “%(name)s” is in force now.")
-    elif result.outcome is LimitOutcome.PAUSED:
-        text = _("The rate limit “%(name)s” is paused: no call starts for %(span)s.")
-    elif result.outcome is LimitOutcome.RESUMED:
-        text = _("The rate limit “%(name)s” is not paused any more. Waiting callers notice this within some seconds.")
-    elif result.outcome is LimitOutcome.NOT_PAUSED:
-        return messages.WARNING, _("Nothing was done: the rate limit “%(name)s” is not paused.") % values
-    elif result.outcome is LimitOutcome.RELEASED:
-        text = _("The permit of “%(name)s” was released. Its member notices this at its next heartbeat.")
-    elif result.outcome is LimitOutcome.NOT_HELD:
-        return messages.WARNING, _("Nothing was done: that member of “%(name)s” has no permit any more.") % values
-    else:
-        return messages.WARNING, _("Nothing was done: no rate limit “%(name)s” is known.") % values
-    return messages.SUCCESS, text % values

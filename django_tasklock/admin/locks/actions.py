@@ -38,7 +38,7 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
         form = AskForm(request.POST)
         call_or_404(operations.find_lock, name)
         if form.is_valid():
-            return _perform(admin, request, name, form, operations.ask_to_release)
+            return _perform(admin, request, name, form, operations.ask_release)
     detail = call_or_404(operations.get_lock, name)
     form = form or AskForm(initial=_initial_data(detail))
     return _render_confirmation(admin, request, "ask", _("Ask the holder to give it back?"), detail, form)
@@ -89,8 +89,7 @@ def _perform(
     except TaskLockError as error:  # the row no longer has the chosen state, or there is no holder
         messages.error(request, _failure_message(error))
         return HttpResponseRedirect(admin.page_url("change", name))
-    level, text = _result_message(result)
-    messages.add_message(request, level, text)
+    messages.add_message(request, messages.SUCCESS if result else messages.WARNING, str(result))
     return HttpResponseRedirect(admin.page_url("change", result.name))
 
 
@@ -160,30 +159,6 @@ def _release_selected(
     for level, text in _summary_messages(results, not_released=len(selected) - len(results) - failed):
         messages.add_message(request, level, text)
     return HttpResponseRedirect(back)
-
-
-def _result_message(result: Result) -> tuple[int, str]:
-    """Return the level and the text of the message."""
-    name = {"name": result.name}
-    if result.outcome is Outcome.RELEASED:
-        text = _("The lock “%(name)s” was released.") % name
-        if result.fenced:
-            text += " " + _("Its row was taken from the old holder, whose writes to it are refused now.")
-        return messages.SUCCESS, text
-    if result.outcome is Outcome.ASKED:
-        return messages.SUCCESS, _(
-            "The holder of “%(name)s” was asked to give it back. It sees that at its next heartbeat."
-        ) % name
-    if result.fenced:  # the row's claim was revoked, but the lock was gone by then
-        return messages.WARNING, _(
-            "The row of “%(name)s” was taken from the old holder, which had lost the lock meanwhile. No lock was"
-            " released."
-        ) % name
-    if result.outcome is Outcome.CHANGED_HANDS:
-        return messages.WARNING, _(
-            "Nothing was done: “%(name)s” changed hands since the page was shown. Look at who holds it now."
-        ) % name
-    return messages.WARNING, _("Nothing was done: “%(name)s” is free already.") % name
 
 
 def _summary_messages(results: Iterable[Result], not_released: int = 0) -> Iterator[tuple[int, str]]:

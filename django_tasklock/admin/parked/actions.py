@@ -54,7 +54,7 @@ def _perform(
     by, done = admin.actor(request), 0
     for number, task_id in enumerate(ids):
         try:
-            obstacle = OPERATIONS[action](task_id, by=by, reason=reason)
+            result = OPERATIONS[action](task_id, by=by, reason=reason)
         except BackendUnavailable:
             left = len(ids) - number
             text = ngettext(
@@ -64,10 +64,9 @@ def _perform(
             )
             messages.error(request, text % {"count": left})
             break
-        done += not obstacle
-        if obstacle:
-            text = _("Message %(id)s: not done: %(why)s.") % {"id": task_id, "why": obstacle}
-            messages.warning(request, text)
+        done += bool(result)
+        if not result:
+            messages.warning(request, str(result))
     if done:
         text = ngettext("%(n)d message: done.", "%(n)d messages: done.", done) % {"n": done}
         messages.success(request, text)

@@ -30,9 +30,6 @@ SIGNATURE = "signature"
 class UnusableMessage(Exception):
     """The reason why this app cannot put a kept message back into the broker."""
 
-    unsigned: dict[str, Any] | None = None
-    """The stored content, if it has no signature at all."""
-
 
 def seal(name: str, signature: Signature[Any], task: Any) -> str:
     """Return the message and its lock's name as signed ASCII text. Raises what the serializer raises.
@@ -59,9 +56,7 @@ def check(text: str) -> dict[str, Any]:
     content = json_object(text)
     found = content.pop(SIGNATURE, None)
     if found is None:
-        error = UnusableMessage("it has no signature: a worker of an older version has parked it, or it was forged")
-        error.unsigned = content
-        raise error
+        raise UnusableMessage("it has no signature: this project has not parked it")
     try:
         Signer(salt=SALT).unsign(f"{_signed(content)}:{found}")
     except BadSignature:

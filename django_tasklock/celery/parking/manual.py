@@ -1,53 +1,48 @@
-"""The actions of an operator on a kept message: requeue a dead one, publish one now, discard one."""
+"""The actions of an operator on a kept message: requeue a dead one, publish one now, discard one.
+
+Each returns the name of the message's lock, and the reason if nothing was done; ``None`` if there is no such message.
+"""
 
 from __future__ import annotations
-
-from typing import Any
 
 from celery import current_app
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.ending import revoke
-from django_tasklock.celery.parking.envelope import UnusableMessage, check, sign
+from django_tasklock.celery.parking.envelope import UnusableMessage, check
 from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import is_held, promote, promote_next
 from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED, RUNNING
 
 
-def requeue(task_id: str, *, sign_it: bool = False) -> tuple[str, str]:
-    """Make a dead message wait for its lock again. Return the lock's name, and the reason if this failed.
-
-    ``sign_it``: the operator confirms that a worker of an older version, which did not sign, has parked it.
-    """
+def requeue(task_id: str) -> tuple[str, str] | None:
+    """Make a dead message wait for its lock again."""
     row = parking.find(task_id)
     if row is None:
-        return "", "there is no such message"
+        return None
     text = parking.read_message(row) or ""
     name = full_name(text, "")
     if row.state != DEAD:
         return name, f"it is not dead but {row.state}"
-    new: dict[str, Any] = {"attempts": 0, "problem": ""}
     try:
         check(text)
     except UnusableMessage as error:
-        if not sign_it or error.unsigned is None:
-            return name, str(error)
-        new["message"] = sign(error.unsigned)
-    if not parking.move_to(row, PARKED, **new):
+        return name, str(error)
+    if not parking.move_to(row, PARKED, attempts=0, problem=""):
         return name, "it has changed just now"
     promote(name, current_app)
     return name, ""
 
 
-def publish(task_id: str) -> tuple[str, str]:
-    """Publish a parked message if it is its turn. Return the lock's name, and the reason if it was not published.
+def publish(task_id: str) -> tuple[str, str] | None:
+    """Publish a parked message if it is its turn.
 
     Messages that were published earlier and have not arrived are not waited for.
     """
     row = parking.find(task_id)
     if row is None:
-        return "", "there is no such message"
+        return None
     name = full_name(parking.read_message(row) or "", "")
     if row.state not in (PARKED, PROMOTED, RUNNING):
         return name, f"it is {row.state}"
@@ -64,11 +59,11 @@ def publish(task_id: str) -> tuple[str, str]:
     return name, "it is not its turn, or it could not be sent: see what it waits for, and the log"
 
 
-def discard(task_id: str, why: str) -> tuple[str, str]:
-    """End a parked or dead message as revoked. Return the lock's name, and the reason if this failed."""
+def discard(task_id: str, why: str) -> tuple[str, str] | None:
+    """End a parked or dead message as revoked."""
     row = parking.find(task_id)
     if row is None:
-        return "", "there is no such message"
+        return None
     name = full_name(parking.read_message(row) or "", "")
     if row.state not in (DEAD, PARKED):
         return name, f"it is {row.state}"

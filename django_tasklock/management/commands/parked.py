@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
-from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.core.management.base import CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.management.terminal import actor, as_command_errors, check_texts, exit_on_broken_pipe, to_plain
-from django_tasklock.operations.parked.listing import STATES
+from django_tasklock.management.base import OperatorCommand
+from django_tasklock.operations.parked.listing import STATES, ParkedView
 from django_tasklock.operations.parked.reasons import Reasons
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """The command ``parked``."""
 
     help = "List the messages stored in the database, publish one, requeue a dead one, or discard one."
-    requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("name", nargs="?", metavar="NAME", help="Only those for this lock.")
         parser.add_argument("--state", choices=STATES, help="Only those in this state.")
         act = parser.add_mutually_exclusive_group()
@@ -28,22 +27,29 @@ class Command(BaseCommand):
         )
         act.add_argument("--publish", nargs="+", metavar="ID", help="Publish these now, if it is their turn.")
         act.add_argument("--discard", nargs="+", metavar="ID", help="End these messages without running them.")
-        parser.add_argument(
-            "--sign", action="store_true",
-            help="With --requeue: also messages without a signature. Either a worker of an older version has parked"
-            " them, or another program with access to your database: check what they do first.",
-        )  # fmt: skip
         parser.add_argument("--reason", default="", help="Why; for the audit trail.")
         parser.add_argument("--limit", type=int, default=100, help="Show at most so many (default: %(default)s).")
-        parser.add_argument("--json", action="store_true", help="One JSON document on stdout.")
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        check_texts(options)
-        with as_command_errors(), exit_on_broken_pipe(self.stdout):
-            if options["requeue"] or options["publish"] or options["discard"]:
-                self._act(options)
-            else:
-                self._list(options)
+    def run(self, options: dict[str, Any]) -> None:
+        """List, or act on each message."""
+        acts = {
+            "requeue": operations.requeue_parked,
+            "publish": operations.publish_parked,
+            "discard": operations.discard_parked,
+        }
+        action = next((name for name in acts if options[name]), None)
+        if action is None:
+            self._list(options)
+            return
+        by, reason = self.actor(), options["reason"]
+        results = [acts[action](task_id, by=by, reason=reason) for task_id in options[action]]
+        if options["json"]:
+            self.write_json({"messages": results})
+        for result in results:
+            if not options["json"] and (options["verbosity"] > 0 or not result):
+                self.stdout.write(str(result))
+        if not all(results):
+            raise CommandError(f"Not done: {sum(not result for result in results)}.")
 
     def _list(self, options: dict[str, Any]) -> None:
         from django_tasklock.celery import parked_messages
@@ -52,26 +58,10 @@ class Command(BaseCommand):
             raise CommandError("--limit must be 1 or more.")
         found = parked_messages(options["name"], state=options["state"], limit=options["limit"])
         reasons = Reasons(found)
+        views = [ParkedView(one, reasons.explain(one)) for one in found]
         if options["json"]:
-            messages = [{**to_plain(one), "why": reasons.explain(one)} for one in found]
-            self.stdout.write(json.dumps({"messages": messages}, indent=2, default=str))
+            self.write_json({"messages": views})
             return
-        for one in found:
-            why = " ".join(reasons.explain(one))
+        for view in views:
+            one, why = view.info, " ".join(view.why)
             self.stdout.write(f"{one.name}: {one.task}[{one.task_id}] {one.state}, {one.waited:.0f} s: {why}")
-
-    def _act(self, options: dict[str, Any]) -> None:
-        failed = 0
-        common = {"by": actor("parked"), "reason": options["reason"]}
-        for task_id in options["requeue"] or options["publish"] or options["discard"]:
-            if options["requeue"]:
-                obstacle = operations.requeue_parked(task_id, sign=options["sign"], **common)
-            elif options["publish"]:
-                obstacle = operations.publish_parked(task_id, **common)
-            else:
-                obstacle = operations.discard_parked(task_id, **common)
-            failed += bool(obstacle)
-            if options["verbosity"] > 0 or obstacle:
-                self.stdout.write(f"{task_id}: {obstacle or 'done'}")
-        if failed:
-            raise CommandError(f"Not done: {failed}.")

@@ -6,12 +6,9 @@ import argparse
 import json
 from typing import Any
 
-from django.core.exceptions import ImproperlyConfigured
-from django.core.management.base import BaseCommand, CommandError, CommandParser
-from django.db import Error
+from django.core.management.base import CommandError, CommandParser
 
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.management.terminal import EXIT_UNAVAILABLE, actor, check_texts, exit_on_broken_pipe
+from django_tasklock.management.base import OperatorCommand
 from django_tasklock.operations.sweep import CLASSES, PAUSE, FindingOutcome, Kind, SweepReport, sweep
 from django_tasklock.texts import printable
 
@@ -19,7 +16,7 @@ MAX_LINES = 20
 """Findings that are shown at verbosity 1."""
 
 
-class Command(BaseCommand):
+class Command(OperatorCommand):
     """The command ``sweep_locks``."""
 
     help = (
@@ -27,16 +24,15 @@ class Command(BaseCommand):
         " their timeout, of dead processes or of finished rows, claimed rows without a live lock, and messages parked"
         " behind no lock. Everything is checked twice; what has changed meanwhile is left alone. See docs/sweep.md."
     )
-    requires_system_checks = ["tasklock"]  # noqa: RUF012  # as Django writes it
 
     def add_arguments(self, parser: CommandParser) -> None:
+        super().add_arguments(parser)
         parser.add_argument("--dry-run", action="store_true", help="Report what would be done, and change nothing.")
         parser.add_argument(
             "--check",
             action="store_true",
             help="Exit with status 1 if something would be swept, and change nothing.",
         )
-        parser.add_argument("--json", action="store_true", help="One JSON document on stdout, notes on stderr.")
         parser.add_argument(
             "--older-than",
             type=_parse_seconds,
@@ -64,29 +60,20 @@ class Command(BaseCommand):
             help="Seconds between the two checks of a finding (default: %(default)s).",
         )
 
-    def handle(self, *args: Any, **options: Any) -> None:
-        check_texts(options)
-        with exit_on_broken_pipe(self.stdout):
-            report = self._sweep(options)
-            self._write_report(report, options)
+    def run(self, options: dict[str, Any]) -> None:
+        """Sweep, and print the report."""
+        report = sweep(
+            dry_run=options["dry_run"] or options["check"],
+            older_than=options["older_than"],
+            prefix=options["prefix"],
+            models=options["models"],
+            requeue=options["requeue"],
+            by=self.actor(),
+            pause=options["pause"],
+        )
+        self._write_report(report, options)
         if options["check"] and report.swept:
             raise CommandError(f"{report.swept} to be swept.", returncode=1)
-
-    def _sweep(self, options: dict[str, Any]) -> SweepReport:
-        try:
-            return sweep(
-                dry_run=options["dry_run"] or options["check"],
-                older_than=options["older_than"],
-                prefix=options["prefix"],
-                models=options["models"],
-                requeue=options["requeue"],
-                by=actor("sweep_locks"),
-                pause=options["pause"],
-            )
-        except (BackendUnavailable, Error) as error:
-            raise CommandError(f"Nothing more was swept: {error}", returncode=EXIT_UNAVAILABLE) from error
-        except (TaskLockError, ImproperlyConfigured) as error:
-            raise CommandError(str(error)) from error
 
     def _write_report(self, report: SweepReport, options: dict[str, Any]) -> None:
         if options["json"]:

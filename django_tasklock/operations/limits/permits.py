@@ -8,7 +8,7 @@ from django_tasklock.backends.contract.rates import TENANT, split_tenant
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.names import bare_name, clean
-from django_tasklock.operations.audit import Attempt
+from django_tasklock.operations.audit import audited
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, PermitsPage, PermitsView
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import Actor
@@ -41,8 +41,7 @@ def release_permit(name: str, member: str, *, by: Actor, reason: str = "") -> Li
     Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a store without permits.
     """
     limiter = ConcurrencyLimiter(name, 1)
-    attempt = Attempt(by, "release_permit", limiter.name, reason)
-    with attempt, attempt:
+    with audited(by, "release_permit", limiter.name, reason) as attempt:
         removed = limiter.remove(member) if member else None
         if removed is None:
             return LimitResult(limiter.name, LimitOutcome.NOT_HELD)

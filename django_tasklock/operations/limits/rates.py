@@ -15,7 +15,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, split_tenant
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.operations.audit import Attempt
+from django_tasklock.operations.audit import audited
 from django_tasklock.operations.limits.permits import clean_limiter_name, read_permits_if_supported
 from django_tasklock.operations.limits.values import (
     LimitDetail,
@@ -98,8 +98,7 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     usage_before = ", ".join(
         f"{window.used} used and {window.ahead} ahead of {window.rate}" for window in before.windows
     )
-    attempt = Attempt(by, "reset_limit", name, reason)
-    with attempt, attempt:
+    with audited(by, "reset_limit", name, reason) as attempt:
         store.reset(terms)
         record_change(name)
         attempt.outcome = f"reset; before: {usage_before}"
@@ -116,8 +115,7 @@ def change_limit(name: str, share: float, *, by: Actor, reason: str = "") -> Lim
     if known is None:
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
-    attempt = Attempt(by, "change_limit", name, reason)
-    with attempt, attempt:
+    with audited(by, "change_limit", name, reason) as attempt:
         store.adjust(terms, round(share * FULL_SHARE))
         rates = ", ".join(map(str, terms.rates))
         attempt.outcome = f"changed from {before.share * 100:g} % to {share * 100:g} % of {rates}"
@@ -137,8 +135,7 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
         return LimitResult(name, LimitOutcome.UNKNOWN)
     store, terms, before = known
     until = before.time + timedelta(seconds=seconds)
-    attempt = Attempt(by, "pause_limit", name, reason)
-    with attempt, attempt:
+    with audited(by, "pause_limit", name, reason) as attempt:
         store.pause(terms, round(seconds * 1_000_000))
         record_change(name)
         attempt.outcome = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
@@ -156,8 +153,7 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     store, terms, before = known
     if not before.paused:
         return LimitResult(name, LimitOutcome.NOT_PAUSED)
-    attempt = Attempt(by, "resume_limit", name, reason)
-    with attempt, attempt:
+    with audited(by, "resume_limit", name, reason) as attempt:
         store.pause(terms, 0)
         record_change(name)
         attempt.outcome = f"resumed, {before.paused:.0f} s before the end of its pause"

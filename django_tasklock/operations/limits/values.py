@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
+from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.values import Act
 from django_tasklock.rates.usage import RateUsage
 from django_tasklock.types import LockInfo
@@ -134,7 +135,7 @@ class LimitOutcome(enum.StrEnum):
 
 
 class LimitResult(NamedTuple):
-    """The result of an action on a limiter."""
+    """The result of an action on a limiter. It is true if something was done; its text is a sentence."""
 
     name: str
     outcome: LimitOutcome
@@ -149,3 +150,22 @@ class LimitResult(NamedTuple):
 
     def __bool__(self) -> bool:
         return self.outcome not in (LimitOutcome.UNKNOWN, LimitOutcome.NOT_HELD, LimitOutcome.NOT_PAUSED)
+
+    def __str__(self) -> str:
+        """Return what was done, in the active language."""
+        share, span = f"{(self.share or 0) * 100:.4g} %", format_duration(self.seconds)
+        return str(_SENTENCES[self.outcome] % {"name": self.name, "share": share, "span": span})
+
+
+_SENTENCES: Mapping[LimitOutcome, Any] = {
+    LimitOutcome.RESET: _("The rate limit “%(name)s” was reset. Waiting callers book again."),
+    LimitOutcome.CHANGED: _("%(share)s of the rate limit “%(name)s” is in force now."),
+    LimitOutcome.PAUSED: _("The rate limit “%(name)s” is paused: no call starts for %(span)s."),
+    LimitOutcome.RESUMED: _(
+        "The rate limit “%(name)s” is not paused any more. Waiting callers notice this within some seconds."
+    ),
+    LimitOutcome.RELEASED: _("The permit of “%(name)s” was released. Its member notices this at its next heartbeat."),
+    LimitOutcome.UNKNOWN: _("Nothing was done: no rate limit “%(name)s” is known."),
+    LimitOutcome.NOT_HELD: _("Nothing was done: that member of “%(name)s” has no permit any more."),
+    LimitOutcome.NOT_PAUSED: _("Nothing was done: the rate limit “%(name)s” is not paused."),
+}

@@ -18,7 +18,7 @@ from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import bare_name, other_tenant
-from django_tasklock.operations.audit import Attempt
+from django_tasklock.operations.audit import audited
 from django_tasklock.operations.guarded_rows import LockedRow, find_locked_row
 from django_tasklock.operations.locks.listing import is_alive
 from django_tasklock.operations.values import Actor, Outcome, Result
@@ -51,8 +51,7 @@ def release_lock(
         )
     row = find_locked_row(record)
     state = _choose_state(row, row_state, record)
-    attempt = Attempt(by, "release", bare, reason)
-    with attempt, attempt:
+    with audited(by, "release", bare, reason) as attempt:
         revoked = row is not None and _revoke_claim(row, record, state)
         row_outcome = _describe_row(row, revoked, state, record)
         attempt.partial_outcome = f"not released yet{row_outcome}" if revoked else ""
@@ -61,7 +60,7 @@ def release_lock(
     return result
 
 
-def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None) -> Result:
+def ask_release(name: str, *, by: Actor, reason: str = "", fingerprint: str | None = None) -> Result:
     """Request a release from the holder, which learns of it at its next heartbeat or ``ensure_held()``.
 
     Raises ``BackendUnavailable``, and ``TaskLockError`` for an invalid name or a holder that cannot react.
@@ -79,8 +78,7 @@ def ask_to_release(name: str, *, by: Actor, reason: str = "", fingerprint: str |
         text = f"the process that holds lock {bare!r} has ended, so it cannot be asked: release the lock, or sweep"
         raise TaskLockError(text, name=bare)
     before = lock_info(record)
-    attempt = Attempt(by, "ask", bare, reason)
-    with attempt, attempt:
+    with audited(by, "ask", bare, reason) as attempt:
         asked = get_backend().ask_release(bare, record.token)
         result = Result(bare, Outcome.ASKED, before) if asked else _failed_result(bare, record, revoked=False)
         attempt.outcome = f"{result.outcome}; held by {record.holder}"

@@ -126,7 +126,7 @@ class AskReleaseView(LockActionView):
         given = self.read_body()
         bare = self.validate_name(name)
         with as_problem(409, "nobody_to_ask"):
-            result = operations.ask_to_release(bare, by=self.actor(), fingerprint=expected, **given)
+            result = operations.ask_release(bare, by=self.actor(), fingerprint=expected, **given)
         return self.respond(result, expected)
 
 

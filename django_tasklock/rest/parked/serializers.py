@@ -10,7 +10,7 @@ from rest_framework import serializers
 from django_tasklock.celery import ParkedInfo
 from django_tasklock.operations import ParkedPage, ParkedQuery, ParkedView
 from django_tasklock.operations.parked.listing import STATES
-from django_tasklock.rest.serializers import AskSerializer, ValueSerializer
+from django_tasklock.rest.serializers import ValueSerializer
 
 
 class MessagesQuerySerializer(ValueSerializer):
@@ -36,14 +36,6 @@ class MessagesQuerySerializer(ValueSerializer):
     def query(self) -> ParkedQuery:
         """Return the query for ``operations.list_parked``."""
         return ParkedQuery(**cast("dict[str, Any]", self.validated_data))
-
-
-class SignSerializer(AskSerializer):
-    """The reason, and whether to trust a message without a signature."""
-
-    sign = serializers.BooleanField(
-        default=False, help_text="True: you confirm that a worker of an older version has parked it."
-    )
 
 
 class MessageSerializer(ValueSerializer):

@@ -11,6 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from django_tasklock import operations
+from django_tasklock.operations import ParkedOutcome, ParkedResult
 from django_tasklock.rest import access, schema
 from django_tasklock.rest.base import TaskLockView
 from django_tasklock.rest.parked import serializers
@@ -31,16 +32,16 @@ class MessageActionView(MessageBaseView):
     permission = access.CHANGE_MESSAGES
     throttle_scope = "tasklock_release"
 
-    def perform(self, operation: Callable[..., str], task_id: str, outcome: str) -> Response:
+    def perform(self, operation: Callable[..., ParkedResult], task_id: str) -> Response:
         """Call ``operation`` with the fields of the body, and answer with the outcome or raise the obstacle as a
         problem.
         """
-        obstacle = operation(task_id, by=self.actor(), **self.read_body())
-        if obstacle and operations.find_parked(task_id) is None:
+        result = operation(task_id, by=self.actor(), **self.read_body())
+        if result.outcome is ParkedOutcome.UNKNOWN:
             raise _unknown_message_problem(task_id)
-        if obstacle:
-            raise Problem(409, "not_done", _("Nothing was done: %(why)s.") % {"why": obstacle})
-        return Response(serializers.MessageResultSerializer({"task_id": task_id, "outcome": outcome}).data)
+        if not result:
+            raise Problem(409, "not_done", _("Nothing was done: %(why)s.") % {"why": result.why})
+        return Response(serializers.MessageResultSerializer(result._asdict()).data)
 
 
 @extend_schema(
@@ -83,11 +84,10 @@ class RequeueMessageView(MessageActionView):
     """``POST parked/{task_id}/requeue``: let a dead message wait for its lock again."""
 
     operation_id = "message_requeue"
-    body_serializer = serializers.SignSerializer
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Requeue the message."""
-        return self.perform(operations.requeue_parked, task_id, "requeued")
+        return self.perform(operations.requeue_parked, task_id)
 
 
 @extend_schema(
@@ -101,7 +101,7 @@ class PublishMessageView(MessageActionView):
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Publish the message."""
-        return self.perform(operations.publish_parked, task_id, "published")
+        return self.perform(operations.publish_parked, task_id)
 
 
 @extend_schema(
@@ -115,7 +115,7 @@ class DiscardMessageView(MessageActionView):
 
     def post(self, request: Request, task_id: str, **kwargs: Any) -> Response:
         """Discard the message."""
-        return self.perform(operations.discard_parked, task_id, "discarded")
+        return self.perform(operations.discard_parked, task_id)
 
 
 def _unknown_message_problem(task_id: str) -> Problem:
