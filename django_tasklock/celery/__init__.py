@@ -3,8 +3,6 @@
 Importing this package touches no model, so a project's ``celery.py`` may import it.
 """
 
-import celery  # noqa: F401  # must come first: it may trigger the app's ``install``, which imports the modules below
-
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.parking.listing import ParkedInfo, count_parked, parked_messages
 from django_tasklock.celery.rates.spread import spread

@@ -2,43 +2,21 @@
 
 from __future__ import annotations
 
-import sys
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from django_tasklock.celery.messages import report
 from django_tasklock.health.probe import Probe
-
-if TYPE_CHECKING:
-    from django_tasklock.celery.messages.marks import Mark
-    from django_tasklock.celery.messages.report import LeaseLengths
-
-
-def lease_lengths() -> LeaseLengths | None:
-    """Return the lengths of the leases; ``None`` if there are none, or this process does not use Celery."""
-    if "celery" not in sys.modules:
-        return None
-    from django_tasklock.celery.messages import report
-
-    return report.lease_lengths()
-
-
-def renewal_delay() -> float:
-    """Return the seconds by which a renewal is late, if this is a worker's main process; otherwise 0."""
-    if "celery" not in sys.modules:
-        return 0.0
-    from django_tasklock.celery.messages import report
-
-    return report.late()
 
 
 def start_probe() -> None:
     """Start the request to the broker, if messages have leases."""
-    if lease_lengths() is not None:
+    if report.lease_lengths() is not None:
         _probe.start()
 
 
 def check_messages(timeout: float) -> tuple[dict[str, Any], list[str]]:
     """Return the state within ``timeout`` seconds, and warnings; nothing if messages have no leases."""
-    found = lease_lengths()
+    found = report.lease_lengths()
     if found is None:
         return {}, []
     marks = _probe.result(timeout)
@@ -67,11 +45,4 @@ def forget() -> None:
     _probe.forget()
 
 
-def read_marks() -> list[Mark]:
-    """Return the marks that the workers left in the broker."""
-    from django_tasklock.celery.messages import report
-
-    return report.workers()
-
-
-_probe = Probe(read_marks, "health-messages")
+_probe = Probe(report.workers, "health-messages")

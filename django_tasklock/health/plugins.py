@@ -1,6 +1,6 @@
-"""Checks for django-health-check 4 (the extra ``health``): name them in the ``checks`` of its view.
+"""The check for django-health-check 4 (the extra ``health``): name it in the ``checks`` of its view.
 
-HealthCheckView.as_view(checks=["health_check.Cache", "django_tasklock.health.plugins.Locks"])
+HealthCheckView.as_view(checks=["health_check.Database", "django_tasklock.health.plugins.Locks"])
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ import dataclasses
 from health_check.base import HealthCheck
 from health_check.exceptions import ServiceUnavailable, ServiceWarning
 
-from django_tasklock.health.database import check_databases
 from django_tasklock.health.store import check_locks
 
 
@@ -29,19 +28,3 @@ class Locks(HealthCheck):
             raise ServiceUnavailable("the leases of this process are not renewed")
         if self.strict and state["warnings"]:
             raise ServiceWarning("; ".join(state["warnings"]))
-
-
-@dataclasses.dataclass
-class DatabasePool(HealthCheck):
-    """Checks that the database answers; if ``strict``, also that no thread waits for a connection of its pool."""
-
-    alias: str = "default"
-    strict: bool = dataclasses.field(default=False, repr=False)
-
-    def run(self) -> None:
-        """Raise ``ServiceUnavailable`` if it fails or, if strict, ``ServiceWarning``."""
-        state = check_databases(self.alias)[self.alias]
-        if not state["reachable"]:
-            raise ServiceUnavailable("the database does not answer")
-        if self.strict and state["pool"]["waiting"]:
-            raise ServiceWarning(f"{state['pool']['waiting']} threads wait for a database connection")

@@ -8,6 +8,7 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.messages import report
 from django_tasklock.conf import get_settings
 from django_tasklock.health import messages
 from django_tasklock.health.probe import TIMEOUT, Probe
@@ -53,7 +54,7 @@ def check_locks() -> dict[str, Any]:
     is_renewing = not leases or (alive and not late)
     state, more = messages.check_messages(deadline - monotonic())
     return {
-        "healthy": condition is not None and bool(is_renewing) and not messages.renewal_delay(),
+        "healthy": condition is not None and bool(is_renewing) and not report.late(),
         "store": store,
         "heartbeat": {"alive": alive, "leases": leases, "late_seconds": round(late, 1)},
         **({"messages": state} if state else {}),

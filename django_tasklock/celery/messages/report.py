@@ -1,10 +1,11 @@
-"""Facts about the leases of the project's messages, for system checks and health, which do not import Celery."""
+"""Facts about the leases of the project's messages, for system checks and health."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 from celery.app import app_or_default
+from celery.loaders.app import AppLoader
 
 from django_tasklock.celery.broker import message_lease, own_timeout
 from django_tasklock.celery.messages import marks, queues
@@ -24,9 +25,9 @@ class LeaseLengths(NamedTuple):
 
 
 def lease_lengths() -> LeaseLengths | None:
-    """Return the lease lengths of the project's app; ``None`` if its messages have no leases."""
+    """Return the lease lengths of the project's app; ``None`` if it has none here, or its messages have no leases."""
     app = app_or_default()
-    lease = message_lease(app)
+    lease = message_lease(app) if isinstance(app.loader, AppLoader) else None
     return None if lease is None else LeaseLengths(lease, own_timeout(app), shortest_lease())
 
 
