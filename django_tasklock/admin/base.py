@@ -6,7 +6,7 @@ Access control of the views, the addresses of the pages, and the base class of t
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, wraps
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, TypeVar, cast
@@ -19,6 +19,7 @@ from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
 from django.db import connections, transaction
 from django.db.models import Model
+from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
 from django.http.response import HttpResponseBase
 from django.template.response import TemplateResponse
@@ -27,7 +28,7 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit
+from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit, SweepEntry
 from django_tasklock.operations.values import Actor, RowRef
 
 logger = logging.getLogger("django_tasklock")
@@ -46,8 +47,8 @@ _T = TypeVar("_T")
 _DIGITS = 9
 
 
-def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False) -> Callable[[_View], _View]:
-    """Check the permission to view and, with ``release``, also to act, before the view runs.
+def check_access(*, methods: tuple[str, ...] = READ_ONLY, act: bool = False) -> Callable[[_View], _View]:
+    """Check the permission to view and, with ``act``, also to act, before the view runs.
 
     Answer 403 without permission, 405 for another method, and 503 if the store is down. Nothing of the view has run
     then, unless the store went down while it ran.
@@ -56,7 +57,7 @@ def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False)
     def decorate(view: _View) -> _View:
         @wraps(view)
         def checked(admin: StoreAdmin, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-            allowed = admin.has_release_permission(request) if release else admin.has_view_permission(request)
+            allowed = admin.has_act_permission(request) if act else admin.has_view_permission(request)
             if not allowed:
                 raise PermissionDenied
             if request.method not in methods:
@@ -75,19 +76,19 @@ def check_access(*, methods: tuple[str, ...] = READ_ONLY, release: bool = False)
 class Page(NamedTuple):
     """A page that ModelAdmin does not have. ``render(admin, request)`` is also given the name in the route, if any.
 
-    ``methods``, ``release``: see ``check_access``.
+    ``methods``, ``act``: see ``check_access``.
     """
 
     route: str
     name: str
     render: Callable[..., HttpResponseBase]
     methods: tuple[str, ...] = READ_ONLY
-    release: bool = False
+    act: bool = False
 
     def make_view(self, admin: StoreAdmin) -> Callable[..., HttpResponseBase]:
         """Return the view of this page for an admin."""
 
-        @check_access(methods=self.methods, release=self.release)
+        @check_access(methods=self.methods, act=self.act)
         def view(admin: StoreAdmin, request: HttpRequest, **route: str | int) -> HttpResponseBase:
             return self.render(admin, request, *(unquote_name(str(part)) for part in route.values()))
 
@@ -143,7 +144,7 @@ def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
         (Lock, "changelist", Lock._meta.verbose_name_plural),
         (RateLimit, "changelist", RateLimit._meta.verbose_name_plural),
         (ParkedMessage, "changelist", ParkedMessage._meta.verbose_name_plural),
-        (Lock, "sweep", _("sweep")),
+        (SweepEntry, "changelist", SweepEntry._meta.verbose_name_plural),
         (AuditEntry, "changelist", AuditEntry._meta.verbose_name_plural),
     ]
     found = []
@@ -157,8 +158,8 @@ def sections(site: admin.AdminSite, request: HttpRequest) -> list[Section]:
 
 def may_view(site: admin.AdminSite, request: HttpRequest, model: type[Model]) -> bool:
     """Return whether this admin site has our pages of ``model``, and the user may view them."""
-    user: Any = request.user
-    return site.is_registered(model) and bool(user.has_perm(f"tasklock.view_{model._meta.model_name}"))
+    found = site._registry.get(model)
+    return found is not None and bool(found.has_view_permission(request))
 
 
 def query_string(parameters: Mapping[str, str]) -> str:
@@ -176,30 +177,29 @@ def is_fragment(request: HttpRequest) -> bool:
     return request.GET.get("fragment") == "1"
 
 
-class StoreAdmin(_ModelAdmin):
-    """The base of our admins. ``may_act``: the permission to act, required in addition to the one to view.
+class OperatorAdmin(_ModelAdmin):
+    """The base of our admins: operators look and act, and nobody edits.
 
-    ``refresh_every``: seconds between refreshes of an open page; 0: never.
+    ``view_permission``, ``act_permission``: the permission to view, and the one to act in addition to it.
     """
 
-    refresh_every: ClassVar[int] = 5
-    may_act: ClassVar[str]
-    own_pages: ClassVar[Sequence[Page]]
-    store_down_template: ClassVar[str] = "store_down"
-    """The template for an unavailable store; with the suffix ``_fragment`` its changing part."""
+    view_permission: ClassVar[str]
+    act_permission: ClassVar[str]
 
     # Permissions
 
     def has_view_permission(self, request: HttpRequest, obj: Any = None) -> bool:
         """Return whether the user has the permission to view."""
-        return self._has(request, "view")
+        user: Any = request.user
+        return bool(user.has_perm(self.view_permission))
 
-    def has_release_permission(self, request: HttpRequest) -> bool:
-        """Return whether the user may view and act, because the pages that act show the lock or limiter."""
-        return self._has(request, "view") and self._has(request, self.may_act)
+    def has_act_permission(self, request: HttpRequest) -> bool:
+        """Return whether the user may view and act, because the pages that act show what they act on."""
+        user: Any = request.user
+        return self.has_view_permission(request) and bool(user.has_perm(self.act_permission))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
-        """Return False: locks and limiters are created by code."""
+        """Return False: code creates what is shown here."""
         return False
 
     def has_change_permission(self, request: HttpRequest, obj: Any = None) -> bool:
@@ -207,21 +207,101 @@ class StoreAdmin(_ModelAdmin):
         return False
 
     def has_delete_permission(self, request: HttpRequest, obj: Any = None) -> bool:
-        """Return False: releasing a lock and resetting a limit have permissions of their own."""
+        """Return False: releasing, resetting and discarding are actions with a permission of their own."""
         return False
 
     def has_module_permission(self, request: HttpRequest) -> bool:
         """Return whether to show the model on the index."""
-        return self._has(request, "view")
+        return self.has_view_permission(request)
 
     # Pages
+
+    def get_urls(self) -> list[URLPattern]:
+        """Return the URLs, none of which has a transaction around its view.
+
+        A row's revoked claim must be committed before its lock is released.
+        """
+        urls: list[URLPattern] = super().get_urls()
+        for url in urls:
+            for alias in connections:
+                transaction.non_atomic_requests(alias)(url.callback)
+        return urls
+
+    def page_url(self, page: str, name: str | None = None) -> str:
+        """Return the URL of one of our pages on this admin site."""
+        return page_url(self.admin_site, page, name, self.model)
+
+    def actor(self, request: HttpRequest) -> Actor:
+        """Return the actor for the audit trail."""
+        user: Any = request.user
+        return Actor(name=user.get_username(), user_id=user.pk)
+
+    def page(
+        self,
+        request: HttpRequest,
+        template: str,
+        title: str,
+        *,
+        status: int = 200,
+        breadcrumbs: tuple[tuple[str, str], ...] = (),
+        **context: Any,
+    ) -> TemplateResponse:
+        """Render a page of the admin. ``breadcrumbs``: names and URLs of the pages between the list and this one."""
+        context = {
+            **self.admin_site.each_context(request),
+            "opts": self.opts,
+            "title": title,
+            "subtitle": None,
+            "list_url": self.page_url("changelist"),
+            "list_title": capfirst(str(self.opts.verbose_name_plural)),
+            "breadcrumbs": breadcrumbs,
+            "listed": django.VERSION >= (6, 1),  # since then breadcrumbs are an <ol>
+            "sections": sections(self.admin_site, request),
+            "may_act": self.has_act_permission(request),
+            **context,
+        }
+        return TemplateResponse(request, f"admin/tasklock/{template}.html", context, status=status)
+
+    def confirm(
+        self,
+        request: HttpRequest,
+        title: str,
+        *,
+        warning: Iterable[Any],
+        button: Any,
+        back: str,
+        form: Form | None = None,
+        danger: bool = False,
+        chosen: Iterable[Any] = (),
+        hidden: Iterable[tuple[str, Any]] = (),
+        **context: Any,
+    ) -> TemplateResponse:
+        """Render the page that asks whether an action is meant; its POST to the same address acts.
+
+        ``chosen``: what it acts on, a text for each; ``hidden``: further values of the POST; ``back``: the URL of the
+        link that leaves. Without ``button`` there is nothing to confirm, and the page only says why.
+        """
+        context = {"warning": warning, "button": button, "back": back, "form": form, "danger": danger, **context}
+        return self.page(request, "confirm", title, chosen=chosen, hidden=hidden, **context)
+
+
+class StoreAdmin(OperatorAdmin):
+    """The base of the admins of locks and limiters, which come from a store.
+
+    ``refresh_every``: seconds between refreshes of an open page; 0: never.
+    """
+
+    refresh_every: ClassVar[int] = 5
+    own_pages: ClassVar[Sequence[Page]]
+    store_down_template: ClassVar[str] = "store_down"
+    """The template for an unavailable store; with the suffix ``_fragment`` its changing part."""
 
     def get_urls(self) -> list[URLPattern]:
         """Replace all URLs of ModelAdmin, because the inherited views query a table."""
 
         def page(route: str, name: str, view: Any) -> URLPattern:
             wrapped: Any = self.admin_site.admin_view(view)
-            for alias in connections:  # a row's revoked claim must be committed before its lock is released
+            for alias in connections:
                 transaction.non_atomic_requests(alias)(wrapped)
             found: URLPattern = path(route, wrapped, name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
             return found
@@ -250,9 +330,9 @@ class StoreAdmin(_ModelAdmin):
 
     # Rendering
 
-    def page_url(self, page: str, name: str | None = None) -> str:
-        """Return the URL of one of our pages on this admin site."""
-        return page_url(self.admin_site, page, name, self.model)
+    def page(self, request: HttpRequest, template: str, title: str, **context: Any) -> TemplateResponse:
+        """Render a page that may refresh itself."""
+        return super().page(request, template, title, **{"refresh_every": self.refresh_every, **context})
 
     def row_url_getter(self, request: HttpRequest) -> Callable[[RowRef], str]:
         """Return ``f(row)``, the URL of the row's change page; empty if there is none or the user may not view it."""
@@ -265,38 +345,6 @@ class StoreAdmin(_ModelAdmin):
 
         return of
 
-    def actor(self, request: HttpRequest) -> Actor:
-        """Return the actor for the audit trail."""
-        user: Any = request.user
-        return Actor(name=user.get_username(), user_id=user.pk)
-
-    def page(
-        self,
-        request: HttpRequest,
-        template: str,
-        title: str,
-        *,
-        status: int = 200,
-        breadcrumbs: tuple[tuple[str, str], ...] = (),
-        **context: Any,
-    ) -> TemplateResponse:
-        """Render a page of the admin. ``breadcrumbs``: names and URLs of the pages between the list and this one."""
-        context = {
-            **self.admin_site.each_context(request),
-            "opts": self.opts,
-            "title": title,
-            "subtitle": None,
-            "list_url": self.page_url("changelist"),
-            "list_title": capfirst(str(self.opts.verbose_name_plural)),
-            "breadcrumbs": breadcrumbs,
-            "listed": django.VERSION >= (6, 1),  # since then breadcrumbs are an <ol>
-            "sections": sections(self.admin_site, request),
-            "may_release": self.has_release_permission(request),
-            "refresh_every": self.refresh_every,
-            **context,
-        }
-        return TemplateResponse(request, f"admin/tasklock/{template}.html", context, status=status)
-
     def store_down(self, request: HttpRequest, error: BackendUnavailable) -> HttpResponse:
         """Answer 503. The reason may contain hosts and ports, so it is only logged."""
         logger.warning("the admin cannot show %s: %s", self.opts.verbose_name_plural, error)
@@ -306,10 +354,6 @@ class StoreAdmin(_ModelAdmin):
         response = self.page(request, template, _("The lock store cannot be reached"), status=503, **context)
         response.headers["Retry-After"] = "10"
         return response
-
-    def _has(self, request: HttpRequest, action: str) -> bool:
-        user: Any = request.user
-        return bool(user.has_perm(f"{self.opts.app_label}.{action}_{self.opts.model_name}"))
 
     def _row_url(self, request: HttpRequest, ref: RowRef) -> str:
         try:

@@ -66,12 +66,6 @@ class SelectedForm(forms.Form):
     reason = _reason_field(required=True, help_text=_KEPT_IN_LOCK_HISTORY)
 
 
-class ParkedForm(forms.Form):
-    """The reason for publishing, requeueing or discarding messages."""
-
-    reason = _reason_field(required=True, help_text=_("Kept in the audit trail, with your name."))
-
-
 class SweepForm(forms.Form):
     """The options of a sweep."""
 

@@ -312,20 +312,21 @@ class TestOperators:
         user.user_permissions.add(Permission.objects.get(codename="view_parkedmessage"))
         page = client.get(address, {"state": "dead"})
         assert b"this app has no task" in page.content
-        asked = {"do": act, "message": ParkedMessage.objects.get().task_id, "confirm": "yes", "reason": "why not"}
-        client.post(f"{address}act/", asked)
+        chosen = {"action": f"{act}_parked", "_selected_action": ParkedMessage.objects.get().pk}
+        asked = {**chosen, "confirm": "yes", "reason": "why not"}
+        client.post(address, asked)
         assert rows("state") == [("dead",)]  # who may only look
         user.user_permissions.add(Permission.objects.get(codename="change_parkedmessage"))
-        client.post(f"{address}act/", asked, follow=True)
+        client.post(address, asked, follow=True)
         assert rows("state") == ([("parked",)] if act == "requeue" else [])
         assert AuditEntry.objects.get().actor == "u"
 
     @pytest.mark.usefixtures("admin_settings")
     def test_nobody_writes_rows_in_the_admin(self, app: OnceApp, monkeypatch: Any, admin_client: Client) -> None:
         dead(app, monkeypatch)
-        task_id = ParkedMessage.objects.get().task_id
+        task_id = ParkedMessage.objects.get().pk
         assert admin_client.get(reverse("admin:tasklock_parkedmessage_add")).status_code == 403
-        assert admin_client.post(reverse("admin:tasklock_parkedmessage_delete", args=[task_id])).status_code == 405
+        assert admin_client.post(reverse("admin:tasklock_parkedmessage_delete", args=[task_id])).status_code == 403
         assert rows("state") == [("dead",)]
         shown = admin_client.get(reverse("admin:tasklock_parkedmessage_change", args=[task_id]))
         assert shown.status_code == 200

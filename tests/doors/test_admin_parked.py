@@ -12,21 +12,17 @@ from django.core.management import call_command
 from django.test import Client
 
 from django_tasklock import TaskLock
-from django_tasklock.admin.labels import parked_labels
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import in_ascii, key_of
-from django_tasklock.celery.parking import rows
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.models import AuditEntry, ParkedMessage
-from django_tasklock.operations.parked.listing import STATES
-from tests.support.admin_pages import Reader, page_of, words
+from tests.support.admin_pages import Reader, page_of, table, words
 from tests.support.redis_server import free_port
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
 
 LIST = "/admin/tasklock/parkedmessage/"
-ACT = f"{LIST}act/"
 KINDS = ("anonymous", "nobody", "staff", "operator", "parked_viewer", "parked_operator", "root")
 MARKUP = "<script>alert('1')</script>&<b>\"x\"</b>"
 
@@ -39,22 +35,10 @@ def message(number: int, name: str = "video:1", *, ago: float = 0, **values: Any
     return ParkedMessage(key=key_of(name), name=name, ticket=number, **known)
 
 
-def test_every_state_has_a_word() -> None:
-    kept = {rows.PARKED, rows.PROMOTED, rows.RUNNING, rows.ENDED, rows.SUPERSEDED, rows.DEAD}
-    assert kept == set(STATES) == set(parked_labels())
-
-
 def park(number: int, name: str = "video:1", **values: Any) -> ParkedMessage:
     row = message(number, name, **values)
     row.save()
     return row
-
-
-def park_as_stored(name: str) -> None:
-    """As a worker parks it, on a database that knows no such letters."""
-    row = message(1, name)
-    row.name = in_ascii(name)
-    row.save()
 
 
 @pytest.fixture
@@ -62,42 +46,62 @@ def actor(visitor: Any) -> Client:
     return visitor("parked_operator")
 
 
+def shown(client: Client, **query: Any) -> list[dict[str, str]]:
+    """The lines of the page, from top to bottom."""
+    return table(client.get(LIST, query).text)
+
+
 def ids(client: Client, **query: Any) -> list[str]:
     """The messages on the page, from top to bottom."""
-    return [row.view.info.task_id for row in client.get(LIST, query).context["rows"]]
+    return [line["message_task"].rpartition("[")[2].rstrip("]") for line in shown(client, **query)]
+
+
+def page_of_message(number: int) -> str:
+    return f"{LIST}{ParkedMessage.objects.get(ticket=number).pk}/change/"
 
 
 def why(client: Client, number: int) -> str:
-    """What the page of a message says."""
-    return " ".join(client.get(f"{LIST}id-{number}/change/").context["row"].view.why)
+    """What the list says of a message; its own page says the same."""
+    [said] = [line["why"] for line in shown(client, q=f"id-{number}") if f"[id-{number}]" in line["message_task"]]
+    assert said.partition(" s ")[2] in words(client.get(page_of_message(number)).text)
+    return said
 
 
-def confirmed(client: Client, do: str, *numbers: int, reason: str = "stuck") -> str:
-    """Do it, and what is said then."""
-    data = {"do": do, "message": [f"id-{number}" for number in numbers], "confirm": "yes", "reason": reason}
-    return words(client.post(ACT, data, follow=True).text)
+def act(client: Client, do: str, *numbers: int, **more: str) -> Any:
+    """Choose an action of the list for these messages."""
+    chosen = [ParkedMessage.objects.get(ticket=number).pk for number in numbers]
+    data = {"action": f"{do}_parked", "_selected_action": chosen, "index": "0", "reason": "stuck", **more}
+    return client.post(LIST, data, follow=True)
+
+
+def confirm(client: Client, page: Any) -> Any:
+    """Send the form of a page that asks whether it is meant."""
+    data: dict[str, list[str]] = {}
+    for tag, attrs in Reader(page.text).elements:
+        if tag == "input" and attrs.get("type") == "hidden":
+            data.setdefault(str(attrs["name"]), []).append(str(attrs["value"]))
+    return client.post(LIST, data, follow=True)
 
 
 class TestWhoMayDoWhat:
     @pytest.mark.parametrize("kind", KINDS)
     def test_matrix(self, visitor: Any, kind: str) -> None:
         park(1, state="dead", problem="no")
+        one = page_of_message(1)
         client = visitor(kind)
         login, looks = kind in ("anonymous", "nobody"), kind in ("parked_viewer", "parked_operator", "root")
         acts = kind in ("parked_operator", "root")
-        for url in (LIST, f"{LIST}?fragment=1", f"{LIST}id-1/change/"):
+        for url in (LIST, one):
             assert client.get(url).status_code == (302 if login else 200 if looks else 403), url
-            assert client.post(url).status_code == (302 if login else 405 if looks else 403), url
-        asked = f"{ACT}?do=discard&message=id-1"
-        assert client.get(asked).status_code == (302 if login else 200 if acts else 403)
-        assert client.get(f"{LIST}id-1/delete/").status_code == (302 if login or acts else 403)
-        assert client.get(f"{LIST}add/").status_code == (302 if login else 403)
-        client.get(f"{asked}&confirm=yes&reason=x")
-        client.post(ACT, {"do": "discard", "message": "id-1"})
-        client.post(ACT, {"do": "discard", "message": "id-1", "reason": "x"})
-        client.post(ACT, {"do": "discard", "message": "id-1", "confirm": "yes", "reason": ""})
-        assert ParkedMessage.objects.count() == 1, "neither a GET, nor without a confirmation, nor without a reason"
-        client.post(ACT, {"do": "discard", "message": "id-1", "confirm": "yes", "reason": "x"})
+        for url in (f"{LIST}add/", one.replace("change", "delete")):
+            assert client.get(url).status_code == (302 if login else 403), url
+            assert client.post(url, {"post": "yes"}).status_code == (302 if login else 403), url
+        client.post(one, {"state": "parked", "_save": "Save"})
+        client.get(LIST, {"action": "discard_parked", "_selected_action": "1", "reason": "x", "confirm": "yes"})
+        act(client, "discard", 1)
+        act(client, "discard", 1, reason=" ", confirm="yes")
+        assert ParkedMessage.objects.get().state == "dead", "neither a GET, nor without a confirmation, nor a reason"
+        act(client, "discard", 1, confirm="yes")
         assert ParkedMessage.objects.count() == (0 if acts else 1)
 
     def test_a_post_without_the_csrf_token_is_refused(self, visitor: Any) -> None:
@@ -105,16 +109,14 @@ class TestWhoMayDoWhat:
         visitor("root")
         strict = Client(enforce_csrf_checks=True)
         strict.force_login(User.objects.get(username="root"))
-        data = {"do": "discard", "message": "id-1", "confirm": "yes", "reason": "x"}
-        assert strict.post(ACT, data).status_code == 403
+        assert act(strict, "discard", 1, confirm="yes").status_code == 403
         assert ParkedMessage.objects.count() == 1
 
-    def test_buttons_are_shown_to_those_who_may_press_them(self, visitor: Any) -> None:
+    def test_actions_are_shown_to_those_who_may_act(self, visitor: Any) -> None:
         park(1)
         for kind, may in (("parked_viewer", False), ("parked_operator", True)):
-            client = visitor(kind)
-            assert ('id="tasklock-discard-selected"' in client.get(LIST).text) is may
-            assert ('id="tasklock-publish"' in client.get(f"{LIST}id-1/change/").text) is may
+            assert ('value="discard_parked"' in visitor(kind).get(LIST).text) is may
+            assert "delete_selected" not in visitor(kind).get(LIST).text
 
     def test_locks_are_links_for_those_who_may_see_them(self, visitor: Any) -> None:
         park(1)
@@ -123,7 +125,9 @@ class TestWhoMayDoWhat:
 
 
 def test_a_part_of_a_name_that_the_column_cannot_hold(actor: Client) -> None:
-    park_as_stored("account:电影")
+    row = message(1, "account:电影")
+    row.name = in_ascii(row.name)
+    row.save()
     assert ids(actor, q="电") == ids(actor, q="account:电影") == ["id-1"]
     assert ids(actor, q="影:") == []
 
@@ -160,8 +164,9 @@ class TestWhy:
 
     def test_one_that_was_published_before_has_not_arrived(self, actor: Client) -> None:
         get_backend().next_number("video:1", "the first")
-        park(get_backend().next_number("video:1", "the second"), task_id="id-2")
-        assert "It waits for a message that was published before it and has not arrived yet." in why(actor, 2)
+        number = get_backend().next_number("video:1", "the second")
+        park(number)
+        assert "It waits for a message that was published before it and has not arrived yet." in why(actor, number)
 
     def test_a_newer_one_takes_its_place(self, actor: Client, take: Any) -> None:
         take("video:1")
@@ -212,7 +217,7 @@ class TestThePages:
         park(2, "video:12", task="videos.other")
         park(3, "audio:1", state="dead", problem="x")
         assert ids(actor) == ["id-1", "id-2", "id-3"]
-        assert ids(actor, o="-age") == ["id-3", "id-2", "id-1"]
+        assert ids(actor, o="-0") == ids(actor), "what cannot be sorted by is left out"
         assert ids(actor, state="dead") == ["id-3"]
         assert ids(actor, state="wrong") == ["id-1", "id-2", "id-3"]
         assert ids(actor, q="video:1") == ["id-1"], "the whole name of a lock"
@@ -221,103 +226,92 @@ class TestThePages:
         assert ids(actor, q="other") == ["id-2"]
         assert ids(actor, q="video:", state="dead") == []
         text = words(actor.get(LIST).text)
-        assert "all 3 parked 2" in text
-        assert "dead 1" in text
-        assert "No message matches." in words(actor.get(LIST, {"q": "nothing"}).text)
-        assert "No message is in this state." in words(actor.get(LIST, {"state": "running"}).text)
+        assert "parked (2)" in text
+        assert "dead (1)" in text
+
+    def test_each_state_is_shown_in_words(self, actor: Client) -> None:
+        words_of = {"parked": "parked", "promoted": "on its way", "running": "running", "superseded": "superseded"}
+        words_of |= {"ended": "over", "dead": "dead", "of a later version": "of a later version"}
+        for number, state in enumerate(words_of, 1):
+            park(number, state=state[:10])
+        assert [line["word"] for line in shown(actor)] == [word[:10] for word in words_of.values()]
 
     def test_nothing_is_parked(self, actor: Client) -> None:
-        assert "No message is parked." in words(actor.get(LIST).text)
-        assert actor.get(f"{LIST}nothing/change/").status_code == 404
+        assert ids(actor) == []
+        assert actor.get(f"{LIST}1/change/").status_code == 302
 
     def test_ten_thousand_in_one_line(self, actor: Client, take: Any, django_assert_max_num_queries: Any) -> None:
-        """Each page costs the same few statements, four of them Django's login, and one question to the store;
-        following the links meets each message once, whatever goes and comes meanwhile."""
+        """Each page costs the same few statements, four of them Django's login, and one question to the store."""
         take("video:1")
         ParkedMessage.objects.bulk_create((message(number) for number in range(1, 10_001)), batch_size=1000)
-        page, seen, url = None, [], f"{LIST}?q=video:1"
-        for _ in range(4):
-            with django_assert_max_num_queries(10):
-                page = actor.get(url)
-            seen += [row.view.info.number for row in page.context["rows"]]
-            ParkedMessage.objects.filter(ticket=seen[-3]).delete()
-            url = LIST + page.context["next"]
-        assert seen == list(range(1, 201))
+        with django_assert_max_num_queries(18):
+            page = shown(actor, q="video:1", p=200)
+        assert [line["message_task"] for line in page] == [f"videos.process[id-{n}]" for n in range(9951, 10_001)]
+        assert "9999 messages are before it." in page[-1]["why"]
         lock = words(actor.get(page_of("video:1")).text)
-        assert "9996 messages are parked behind it." in lock
-        assert "9896 more are parked behind them." in lock
-        last = actor.get(LIST, {"after": ParkedMessage.objects.get(ticket=9990).pk})
-        assert [row.view.info.number for row in last.context["rows"]] == list(range(9991, 10_001))
-        assert last.context["next"] == ""
-        assert "9995 messages are before it." in words(last.text), "of 9999 four have gone"
+        assert "10000 messages are parked behind it." in lock
+        assert "9900 more are parked behind them." in lock
 
     def test_the_store_is_down(self, actor: Client, settings: Any) -> None:
         """The table is shown all the same; what they wait for is not known, and that is said."""
         park(1)
         port = free_port()
         settings.TASKLOCK = {**settings.TASKLOCK, "LOCATION": f"redis://127.0.0.1:{port}/0"}
-        answer = actor.get(LIST)
-        assert answer.status_code == 200
-        assert "it is not known what these messages wait for" in words(answer.text)
-        assert "id-1" in answer.text
-        assert str(port) not in answer.text
-        assert "cannot be reached" in why(actor, 1)
-        assert "1 message was left as it was" in confirmed(actor, "publish", 1)
+        assert "The lock store cannot be reached" in why(actor, 1)
+        assert str(port) not in actor.get(LIST).text
+        assert "1 message was left as it was" in words(act(actor, "publish", 1).text)
         assert AuditEntry.objects.count() == 0
 
     def test_texts_are_data(self, actor: Client) -> None:
         park(1, MARKUP, task=MARKUP, task_id=MARKUP, problem=MARKUP, state="dead")
-        for url in (LIST, actor.get(LIST).context["rows"][0].url):
-            text = actor.get(url).text
-            assert MARKUP not in text
-            assert Reader(text).refused() == []
+        for page in (actor.get(LIST), actor.get(page_of_message(1)), act(actor, "discard", 1, reason=MARKUP)):
+            assert MARKUP not in page.text
+            assert Reader(page.text).refused() == []
 
     def test_all_links_stay_on_the_site(self, visitor: Any) -> None:
         park(1)
         ours = "/operators/tasklock/parkedmessage/"
-        root = visitor("root")
-        for url in (ours, f"{ours}id-1/change/", f"{ours}act/?do=discard&message=id-1"):
-            text = root.get(url).text
+        for url in (ours, page_of_message(1).replace("/admin/", "/operators/")):
+            text = visitor("root").get(url).text
             assert ours in text
             assert 'href="/admin/' not in text, url
-
-    def test_the_fragment_is_a_part_of_the_page(self, actor: Client) -> None:
-        park(1)
-        for url in (LIST, f"{LIST}id-1/change/"):
-            fragment = actor.get(url, {"fragment": "1"}).text
-            assert fragment.lstrip().startswith('<div id="tasklock-')
-            assert "<html" not in fragment
 
 
 class TestActs:
     def test_what_is_confirmed_is_what_is_done(self, actor: Client) -> None:
-        """One that has gone meanwhile is named; the others are discarded, with a trail that says why."""
-        park(1)
-        park(2)
-        park(3)
-        page = actor.post(ACT, {"do": "discard", "message": ["id-1", "id-2", "id-2", "id-9"]})
-        text = words(page.text)
-        assert "Discard 2 messages?" in text
-        assert "These are not parked any more: their runs are over. id-9" in text
-        text = confirmed(actor, "discard", 1, 2, 9, reason="a bad release")
-        assert "2 messages: done." in text
-        assert "Message id-9: not done: there is no such message." in text
+        """One that has gone meanwhile is left out; the others are discarded, with a trail that says why."""
+        for number in (1, 2, 3, 4):
+            park(number)
+        page = act(actor, "discard", 1, 2, 4, reason="a bad release")
+        assert "Discard 3 messages?" in words(page.text)
+        assert ParkedMessage.objects.count() == 4
+        ParkedMessage.objects.filter(ticket=4).delete()
+        assert "2 messages: done." in words(confirm(actor, page).text)
         assert ids(actor) == ["id-3"]
         assert {(one.action, one.name, one.actor, one.reason) for one in AuditEntry.objects.all()} == {
             ("discard", "video:1", "parked_operator", "a bad release")
         }
 
-    def test_nothing_was_chosen(self, actor: Client) -> None:
-        for data in ({"do": "discard"}, {"message": "id-1"}, {"do": "explode", "message": "id-1"}):
-            assert "No message was selected." in words(actor.post(ACT, data, follow=True).text)
+    def test_a_reason_is_required(self, actor: Client) -> None:
+        park(1, state="dead")
+        assert "type a reason" in words(act(actor, "requeue", 1, reason="  ").text)
+        assert ParkedMessage.objects.get().state == "dead"
+
+    def test_all_that_are_filtered(self, actor: Client) -> None:
+        """As many as one request can take on; the page of the confirmation has those that are meant, and no others."""
+        ParkedMessage.objects.bulk_create((message(number, state="dead") for number in range(1, 511)), batch_size=500)
+        page = act(actor, "discard", 1, select_across="1")
+        assert "Discard 500 messages?" in words(page.text)
+        assert "500 messages: done." in words(confirm(actor, page).text)
+        assert ParkedMessage.objects.count() == 10
 
     def test_publishing_what_is_behind_a_held_lock_is_refused(self, actor: Client) -> None:
         park(1)
         with TaskLock("video:1", lease=None):
-            assert "not done: its lock is held" in confirmed(actor, "publish", 1)
+            assert "Message id-1: not done: its lock is held" in words(act(actor, "publish", 1).text)
         assert ParkedMessage.objects.get().state == "parked"
         assert AuditEntry.objects.count() == 0
 
     def test_requeueing_one_that_is_not_dead_is_refused(self, actor: Client) -> None:
         park(1)
-        assert "not done: it is not dead but parked" in confirmed(actor, "requeue", 1)
+        assert "not done: it is not dead but parked" in words(act(actor, "requeue", 1).text)

@@ -27,7 +27,14 @@ def naive(settings: Any) -> None:
 
 @pytest.mark.parametrize(
     "page",
-    ["lock/", "lock/overview/", "lock/sweep/", "auditentry/", "auditentry/?since=2026-01-01", "ratelimit/api/change/"],
+    [
+        "lock/",
+        "lock/overview/",
+        "sweepentry/",
+        "auditentry/",
+        "auditentry/?at__gte=2026-01-01",
+        "ratelimit/api/change/",
+    ],
 )
 def test_pages_are_shown(visitor: Any, page: str) -> None:
     RateLimiter("api", "1/m").acquire()

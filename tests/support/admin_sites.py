@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from django.contrib import admin
 
-from django_tasklock.admin import AuditAdmin, LockAdmin, LockPanelMixin, ParkedMessageAdmin, RateLimitAdmin
-from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit
+from django_tasklock.admin import AuditAdmin, LockAdmin, LockPanelMixin, ParkedMessageAdmin, RateLimitAdmin, SweepAdmin
+from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit, SweepEntry
 from tests.testapp.models import Track, Video
 
 __all__ = ["OperatorsSite", "VideoAdmin", "operators"]
@@ -28,4 +28,5 @@ operators.register(Lock, LockAdmin)
 operators.register(RateLimit, RateLimitAdmin)
 operators.register(ParkedMessage, ParkedMessageAdmin)
 operators.register(AuditEntry, AuditAdmin)
+operators.register(SweepEntry, SweepAdmin)
 operators.register([Track, Video], VideoAdmin)

@@ -19,15 +19,16 @@ class RateLimitAdmin(StoreAdmin):
     """
 
     list_per_page = 50
-    may_act: ClassVar[str] = "change"
+    view_permission = "tasklock.view_ratelimit"
+    act_permission = "tasklock.change_ratelimit"
     store_down_template: ClassVar[str] = "limits_down"
 
     own_pages: ClassVar[Sequence[Page]] = [
-        Page("<path:object_id>/reset/", "reset", actions.reset, READ_AND_POST, release=True),
-        Page("<path:object_id>/limit/", "limit", actions.change, READ_AND_POST, release=True),
-        Page("<path:object_id>/pause/", "pause", actions.pause, READ_AND_POST, release=True),
-        Page("<path:object_id>/resume/", "resume", actions.resume, READ_AND_POST, release=True),
-        Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, release=True),
+        Page("<path:object_id>/reset/", "reset", actions.reset, READ_AND_POST, act=True),
+        Page("<path:object_id>/limit/", "limit", actions.change, READ_AND_POST, act=True),
+        Page("<path:object_id>/pause/", "pause", actions.pause, READ_AND_POST, act=True),
+        Page("<path:object_id>/resume/", "resume", actions.resume, READ_AND_POST, act=True),
+        Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, act=True),
     ]
 
     @check_access()
@@ -42,7 +43,7 @@ class RateLimitAdmin(StoreAdmin):
         """Show the page of one limiter."""
         return pages.show_limit(self, request, unquote_name(object_id), extra_context)
 
-    @check_access(release=True)
+    @check_access(act=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the confirmation of resetting the limit."""
         return HttpResponseRedirect(self.page_url("reset", unquote_name(object_id)))

@@ -9,7 +9,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
 
 from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquote_name
-from django_tasklock.admin.locks import actions, detail, listing, overview, sweeps
+from django_tasklock.admin.locks import actions, detail, listing, overview
 
 
 class LockAdmin(StoreAdmin):
@@ -19,16 +19,15 @@ class LockAdmin(StoreAdmin):
     """
 
     list_per_page = 100
-    may_act: ClassVar[str] = "release"
+    view_permission = "tasklock.view_lock"
+    act_permission = "tasklock.release_lock"
 
     own_pages: ClassVar[Sequence[Page]] = [
         Page("look-up/", "look_up", detail.look_up),
         Page("overview/", "overview", overview.show),
-        Page("sweep/", "sweep", sweeps.show, READ_AND_POST),  # POST requires the permission to release
-        Page("sweep/<int:object_id>/", "sweep_run", sweeps.show_run),  # no path: a lock may be called "sweep"
-        Page("release/", "release_selected", actions.release_selected, READ_AND_POST, release=True),
-        Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, release=True),
-        Page("<path:object_id>/ask/", "ask", actions.ask, READ_AND_POST, release=True),
+        Page("release/", "release_selected", actions.release_selected, READ_AND_POST, act=True),
+        Page("<path:object_id>/release/", "release", actions.release, READ_AND_POST, act=True),
+        Page("<path:object_id>/ask/", "ask", actions.ask, READ_AND_POST, act=True),
     ]
 
     @check_access()
@@ -43,7 +42,7 @@ class LockAdmin(StoreAdmin):
         """Show the page of one name, held or free."""
         return detail.show(self, request, unquote_name(object_id), extra_context)
 
-    @check_access(release=True)
+    @check_access(act=True)
     def delete_view(self, request: HttpRequest, object_id: str, extra_context: Any = None) -> HttpResponse:
         """Redirect to the confirmation of releasing the lock."""
         return HttpResponseRedirect(self.page_url("release", unquote_name(object_id)))

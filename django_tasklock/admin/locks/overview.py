@@ -18,7 +18,7 @@ from django_tasklock.admin.formats import NO_VALUE
 from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.plots import BarChart, Series
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.models import ParkedMessage, RateLimit
+from django_tasklock.models import ParkedMessage, RateLimit, SweepEntry
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.metrics import Gauges, Histogram, HourOfCounts, read_gauges, read_hours
 from django_tasklock.operations.optional import if_supported
@@ -230,6 +230,6 @@ def _figures(admin: StoreAdmin, request: HttpRequest, gauges: Gauges) -> list[Fi
         Figure(
             _("Last sweep"),
             _("%(span)s ago") % {"span": format_duration(age)} if age is not None else NO_VALUE,
-            admin.page_url("sweep"),
+            list_url(SweepEntry),
         ),
     ]
