@@ -35,7 +35,7 @@ class TaskLockConfig(AppConfig):
     default_auto_field = "django.db.models.BigAutoField"
 
     def ready(self) -> None:
-        """Register the checks, the Celery integration and the metrics. It sends no query and opens no connection.
+        """Register the checks and the Celery integration. It sends no query and opens no connection.
 
         It imports Celery, which takes 0.16 s in a process that did not import it before.
         """
@@ -43,7 +43,7 @@ class TaskLockConfig(AppConfig):
 
         from django.apps import apps
 
-        from django_tasklock import checks, columns, metrics
+        from django_tasklock import checks, columns
         from django_tasklock.celery import receivers
         from django_tasklock.db import pools, transactions  # noqa: F401  # both connect to signals of new connections
         from django_tasklock.logs import OneLine
@@ -53,7 +53,6 @@ class TaskLockConfig(AppConfig):
         checks.register()
         receivers.install()
         pools.install()
-        metrics.install()
         logging.getLogger("django_tasklock").addFilter(OneLine())
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(

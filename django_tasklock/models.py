@@ -187,6 +187,29 @@ class PermitRow(models.Model):
         return self.key
 
 
+class EventCount(models.Model):
+    """How often an event of locks, limiters or messages of one kind has happened in one hour. See ``counts``."""
+
+    hour = models.BigIntegerField(help_text="its beginning, in seconds since 1970; 0: all hours of long ago")
+    event = models.CharField(max_length=40)
+    kind = models.CharField(max_length=100, help_text="in ASCII, with escapes")
+    bucket = models.SmallIntegerField(help_text="of a histogram of durations; 0 for an event without a duration")
+    number = models.BigIntegerField()
+    milliseconds = models.BigIntegerField(help_text="the sum of the durations")
+
+    class Meta:
+        db_table = "tasklock_event_count"
+        default_permissions = ()
+        verbose_name = _("count")
+        verbose_name_plural = _("counts")
+        constraints: ClassVar = [
+            models.UniqueConstraint(fields=["hour", "event", "kind", "bucket"], name="tasklock_event_count_key")
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.event} {self.kind}"
+
+
 class CountRow(models.Model):
     """An event of locks or limiters of one kind, or the number of such events in one hour. Times as in ``LockRow``.
 

@@ -23,7 +23,7 @@ AFTER_FORK = (
     "django_tasklock.rates.terms",
     "django_tasklock.db.pools",
     "django_tasklock.db.forks",
-    "django_tasklock.metrics",
+    "django_tasklock.counts",
 )
 """Modules whose ``after_fork()`` is called in a forked child, in this order, if they were imported: the identity of the
 process comes first, then the leases, connections and caches that it does not share with its parent."""

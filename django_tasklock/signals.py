@@ -7,7 +7,6 @@ The sender is the lock's name (text), for ``messages_late`` the worker's. The ``
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
 from typing import Any
 
 from django.dispatch import Signal
@@ -15,7 +14,6 @@ from django.dispatch import Signal
 __all__ = [
     "claim_rejected",
     "claim_stale",
-    "count",
     "lock_acquired",
     "lock_asked",
     "lock_conflict",
@@ -77,21 +75,8 @@ rate_unavailable = Signal()
 """``error``, ``action``: ``"closed"``, ``"open"``, ``"local"``. Sent in addition to ``store_unavailable``."""
 
 
-_counters: dict[Signal, Callable[..., None]] = {}
-
-
-def count(signal: Signal, counter: Callable[..., None]) -> None:
-    """Register the counter of a signal. It is called with the name and the details, and must not raise.
-
-    Each signal has one counter. Unlike a receiver it is called directly, because that is faster.
-    """
-    _counters[signal] = counter
-
-
 def send(signal: Signal, name: str, **details: Any) -> None:
-    """Call the counter, and every receiver. The exception of a receiver is logged."""
-    if (counter := _counters.get(signal)) is not None:
-        counter(name, **details)
+    """Call every receiver. The exception of one is logged."""
     if not signal.receivers:
         return
     try:

@@ -10,7 +10,7 @@ from celery import current_app, signals
 from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
-from django_tasklock import host
+from django_tasklock import counts, host
 from django_tasklock.celery import unique
 from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import cleanup, postrun
@@ -75,7 +75,7 @@ def install() -> None:
     signals.worker_init.connect(start_renewing, weak=False, dispatch_uid="tasklock.messages")
     signals.worker_ready.connect(start_promoting, weak=False, dispatch_uid="tasklock.ready")
     signals.worker_shutting_down.connect(stop_promoting, weak=False, dispatch_uid="tasklock.end")
-    signals.worker_process_shutdown.connect(flush_heartbeat, weak=False, dispatch_uid="tasklock.child")
+    signals.worker_process_shutdown.connect(end_child, weak=False, dispatch_uid="tasklock.child")
     if find_spec("opentelemetry") is not None:
         from django_tasklock.celery import tracing
 
@@ -210,9 +210,10 @@ def start_promoting(sender: Any = None, **details: Any) -> None:
     promoter.start()
 
 
-def flush_heartbeat(**details: Any) -> None:
-    """Release what a prefork child still holds when it exits: Python's ``atexit`` does not run there."""
+def end_child(**details: Any) -> None:
+    """Release what a prefork child still holds when it exits, and write its counts: ``atexit`` does not run there."""
     heartbeat.flush()
+    counts.flush()
 
 
 def stop_promoting(**details: Any) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, get_args
 
-from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
+from django_tasklock.counts import clean_kind
 from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise
 from django_tasklock.decorators.options import CallOptions, check_conflict, check_policy, check_release, whose
 from django_tasklock.decorators.wrapping import check_decoratable, wrap

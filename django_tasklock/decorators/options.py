@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.conf import (
     DEFAULT,
     WORDS,
@@ -18,6 +17,7 @@ from django_tasklock.conf import (
     milliseconds,
     spans,
 )
+from django_tasklock.counts import clean_kind
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks.lock import Acquirable, TaskLock

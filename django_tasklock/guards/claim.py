@@ -23,7 +23,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
 from django.db.models.signals import post_delete
 
-from django_tasklock import signals
+from django_tasklock import counts, signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
 from django_tasklock.context import none_current
 from django_tasklock.db.connections import should_release
@@ -433,5 +433,6 @@ def _stale(claim: Claim, attempted: tuple[str, ...], found: bool) -> StaleClaim:
         )
     text += f"; refused to write {', '.join(attempted)}"
     logger.error("%s", text)
+    counts.count(counts.STALE, claim.model._meta.label_lower)
     signals.send(signals.claim_stale, claim.name, model=claim.model, pk=claim.pk, attempted=attempted)
     return StaleClaim(text, name=claim.name)

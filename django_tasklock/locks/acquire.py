@@ -12,8 +12,9 @@ RETRY = 0.25  # seconds until a waiter asks again when the store did not answer
 POLL = 1.0  # seconds between two attempts at most: a lock that was deleted by hand, or flushed, wakes no waiter
 MARGIN = 0.003  # seconds to sleep past the holder's expiry, so that the next request is not too early
 
-Answer = tuple[float, Grant | Busy]
-"""When the request was sent (monotonic), and the store's answer to it."""
+Answer = tuple[float, Grant | Busy, float | None]
+"""When the request was sent (monotonic), the store's answer to it, and the seconds that the caller has waited;
+``None``: that was the first request."""
 
 
 def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
@@ -45,12 +46,12 @@ def _wait(waiter: Waiter, ends: float) -> Answer:
             seconds = schedule.after_failure(error, sent)
         else:
             if isinstance(answer, Grant) or sent >= ends:
-                return sent, answer
+                return sent, answer, schedule.waited
             seconds = schedule.after_busy(answer)
         ensure_enclosing_held()
         handed = waiter.wait(seconds)
         if handed is not None and monotonic() < sent + handed.ttl / 2000:
-            return sent, handed
+            return sent, handed, schedule.waited
 
 
 async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
@@ -69,12 +70,12 @@ async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: fl
                 seconds = schedule.after_failure(error, sent)
             else:
                 if isinstance(answer, Grant) or sent >= ends:
-                    return sent, answer
+                    return sent, answer, schedule.waited
                 seconds = schedule.after_busy(answer)
             ensure_enclosing_held()
             handed = await waiter.await_(seconds)
             if handed is not None and monotonic() < sent + handed.ttl / 2000:
-                return sent, handed
+                return sent, handed, schedule.waited
     finally:
         await waiter.aleave()
 
@@ -84,6 +85,8 @@ class Schedule:
 
     def __init__(self, waiter: Waiter, ends: float) -> None:
         self._waiter = waiter
+        self._began = monotonic()
+        self._has_slept = False
         self._ends = ends
         self._busy: Busy | None = None
         self._is_reported = False
@@ -106,5 +109,11 @@ class Schedule:
             self._is_reported = True
         return self._limit(RETRY)
 
+    @property
+    def waited(self) -> float | None:
+        """The seconds since the first request; ``None``: no other one has followed."""
+        return monotonic() - self._began if self._has_slept else None
+
     def _limit(self, seconds: float) -> float:
+        self._has_slept = True
         return max(0.001, min(seconds, self._ends - monotonic()))

@@ -3,13 +3,71 @@
 from __future__ import annotations
 
 import logging
+from typing import Final, NamedTuple, Protocol
 
-from django_tasklock import signals
+from django_tasklock import counts, signals
+from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.context import Named
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
-from django_tasklock.types import LockInfo, Released
+from django_tasklock.types import Record, Released, monotonic
+
+
+class _Words(NamedTuple):
+    """The events that the same thing is counted as, for locks and for permits."""
+
+    granted: str
+    waited: str
+    released: str
+    forced: str
+
+
+_COUNTED: Final = {
+    "lock": _Words(counts.ACQUIRED, counts.WAITED, counts.RELEASED, counts.FORCED),
+    "limiter": _Words(counts.GRANTED, counts.GRANTED_LATE, counts.PERMIT_RELEASED, counts.PERMIT_FORCED),
+}
+
+
+class Granted(Protocol):
+    """A lease, or what is left of it."""
+
+    backend: LeaseStore
+    counted_as: str
+    granted_at: float
+
+
+def count_grant(lease: Granted, waited: float | None = None) -> None:
+    """Count a grant that arrives now. ``waited``: for how many seconds; ``None``: not at all."""
+    lease.granted_at = monotonic()
+    words = _COUNTED[lease.backend.noun]
+    if waited is None:
+        counts.count(words.granted, lease.counted_as)
+    else:
+        counts.count(words.waited, lease.counted_as, waited * 1000)
+
+
+def count_release(lease: Granted) -> None:
+    """Count a release, unless the grant was not counted either."""
+    if lease.granted_at:
+        held = (monotonic() - lease.granted_at) * 1000
+        counts.count(_COUNTED[lease.backend.noun].released, lease.counted_as, held)
+
+
+def count_busy(lease: Lease) -> None:
+    """Count that the lock is busy."""
+    if not lease.on_busy:
+        return
+    if lease.backend.noun == "lock":
+        counts.count(f"{counts.CONFLICT}:{lease.on_busy}", lease.counted_as)
+    else:
+        counts.count(counts.REFUSED, lease.counted_as)
+
+
+def count_forced(removed: Record, noun: str = "lock") -> None:
+    """Count that a lock was taken from its holder."""
+    counts.count(_COUNTED[noun].forced, removed.holder.kind)
 
 
 def acquired(lock: Named, lease: Lease) -> None:
@@ -42,6 +100,7 @@ def lost(lease: Lease, reason: str) -> None:
     """
     if lease.lock is None:
         return
+    counts.count(counts.LOST, lease.counted_as)
     try:
         log(logging.ERROR, "%s %r is lost while its holder runs: %s", lease.backend.noun, lease.name, reason)
     finally:  # with ``lock=None`` if the object has been garbage-collected
@@ -70,8 +129,10 @@ def unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "
     signals.send(signals.store_unavailable, name, error=error, action=action)
 
 
-def forced(name: str, removed: LockInfo, noun: str = "lock") -> None:
+def forced(name: str, record: Record, noun: str = "lock") -> None:
     """Report that a lock was released by force. Its holder goes on running."""
+    count_forced(record, noun)
+    removed = lock_info(record)
     log(
         logging.WARNING,
         "%s %r was released by force; it was held by %s for %.1f s",

@@ -115,7 +115,7 @@ def force_release_task_lock(name: str) -> bool:
     bare = own_name(name)
     removed = get_backend().remove(bare)
     if removed is not None:
-        events.forced(bare, lock_info(removed))
+        events.forced(bare, removed)
     return removed is not None
 
 

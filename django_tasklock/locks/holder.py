@@ -21,8 +21,21 @@ RENEWED = 250
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes a new one for each call
 
 
-def holder_json(task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0) -> str:
+def holder_json(
+    task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0, kind: str = ""
+) -> str:
     """Return this process and its task, by default the running one, as a JSON object: see ``Holder``."""
+    text = _json_without_kind(task, row, kept, limit)
+    return f"{text[:-1]}{_of_kind(kind)}" if kind else text
+
+
+@lru_cache(maxsize=256)
+def _of_kind(kind: str) -> str:
+    """Return the end of the JSON of all holders of locks of this kind."""
+    return f',"kind":{_encode(kind)}}}'
+
+
+def _json_without_kind(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
     check_process()
     if task is None and host.current.runs_task():
         task = host.current.current_task()

@@ -47,9 +47,12 @@ class Lease:
     asked = False
     """Whether an operator or another process has asked for its release."""
     granted_at = 0.0
-    """When the grant arrived; 0 for a lease that the store granted after the body had begun."""
+    """When the grant arrived, which is counted then; 0: it was not counted."""
+    counted_as = ""
+    """The kind that it is counted as, ``video:{id}``."""
+    on_busy = ""
+    """The action that a conflict is counted as; empty: it is not counted."""
     kind: str | None = None
-    """The kind that it is counted as in the metrics; ``None``: it is not counted."""
     checked_at = 0.0
     """When the store was last asked whether the lease is still valid."""
     released = False

@@ -21,9 +21,9 @@ from typing import ClassVar, Self, cast
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.leases import LeaseStore
-from django_tasklock.backends.contract.metrics import TIMED_OUT, clean_kind
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.context import Block, ensure_lease_held, lock_block, none_current, skip_abandoned
+from django_tasklock.counts import TIMED_OUT, clean_kind
 from django_tasklock.db.transactions import warn_uncommitted
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
@@ -218,9 +218,7 @@ class Acquirable(ABC):
             raise
         if self.noun == "lock":
             warn_uncommitted(self.name)
-        if outcome is Released.RELEASED and not lost and not lock_released.receivers:
-            return outcome
-        return events.released(self, lease, outcome, lost)
+        return self._released(lease, outcome, lost)
 
     async def arelease(self, lease: Lease | None = None) -> Released:
         """Do what ``release`` does, for coroutines. If it is cancelled, the lock is still released."""
@@ -237,8 +235,13 @@ class Acquirable(ABC):
         except BaseException:
             heartbeat.release_later(lease, self.parameters.hold_ms)
             raise
-        if outcome is Released.RELEASED and not lost and not lock_released.receivers:
-            return outcome
+        return self._released(lease, outcome, lost)
+
+    def _released(self, lease: Lease, outcome: Released, lost: bool) -> Released:
+        if outcome is Released.RELEASED and not lost:
+            events.count_release(lease)
+            if not lock_released.receivers:
+                return outcome
         return events.released(self, lease, outcome, lost)
 
     def extend(self, timeout: Duration | None = None) -> bool:
@@ -544,8 +547,9 @@ class Acquirable(ABC):
         while caller.f_back is not None and caller.f_globals.get("__name__", "").startswith("django_tasklock."):
             caller = caller.f_back
         lease.acquired_in = caller.f_code.co_filename, caller.f_lineno
-        holder = holder_json(self.task, self.row, limit=self.limit if self.noun == "limiter" else 0)
-        lease.kind = self.kind if parameters.counted else None
+        limit = self.limit if self.noun == "limiter" else 0
+        holder = holder_json(self.task, self.row, limit=limit, kind=self.kind)
+        lease.counted_as, lease.on_busy = self.kind, self.on_timeout if waits else self.on_busy
         request = AcquireRequest(
             self.name,
             lease.token,
@@ -554,22 +558,22 @@ class Acquirable(ABC):
             holder,
             self.supersedes,
             self.limit,
-            lease.kind,
-            self.on_timeout if waits else self.on_busy,
-            None,
-            parameters.lease_ms is None,
+            whole=parameters.lease_ms is None,
         )
         return lease, request
 
-    def _settle(self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy) -> bool:
+    def _settle(
+        self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy, waited: float | None = None
+    ) -> bool:
         if isinstance(answer, Busy):
+            events.count_busy(lease)
             self.record_conflict(self._busy(answer), answer.record)
             return False
         lease.granted(answer, sent, self.parameters.hold_ms)
-        lease.granted_at = now = monotonic()
-        if now >= lease.deadline:
+        if monotonic() >= lease.deadline:
             late = "the store's answer came after the lease was over"
             raise BackendUnavailable(late, name=self.name, down=False)
+        events.count_grant(lease, waited)
         self._acquisitions.add(lease, owner)
         if lease.lease_ms is not None:
             heartbeat.follow(lease)
@@ -582,6 +586,7 @@ class Acquirable(ABC):
         if error.doubt:  # otherwise the store has done nothing that is to be undone
             heartbeat.release_later(lease, request.ttl_ms)
         if error.busy is not None:  # the store said so before it stopped answering, so the policy does not apply
+            events.count_busy(lease)
             self.record_conflict(self._busy(error.busy), error.busy.record)
             return False
         action = self.parameters.on_unavailable
@@ -597,11 +602,11 @@ class Acquirable(ABC):
             self.record_conflict(conflict)
             return False
         without = Lease(lease.backend, self.name, self.parameters.lease_ms, lease.lock, self._on_lost)
-        without.without_lock, without.kind = True, lease.kind
+        without.without_lock, without.counted_as = True, lease.counted_as
         without.until = monotonic() + self.parameters.hold_ms / 1000
         try:
             self._acquisitions.add(without, self._acquisitions.owner())
-            heartbeat.acquire_later(without, request._replace(token=without.token, supersedes="", on_busy=""))
+            heartbeat.acquire_later(without, request._replace(token=without.token, supersedes=""))
         except BaseException:  # a time limit: a lock that is acquired for it later would never be released
             self.drop(without)
             raise

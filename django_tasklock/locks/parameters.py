@@ -39,8 +39,6 @@ class LockParameters(NamedTuple):
     """How many seconds ``acquire()`` waits, where the call does not say."""
     reentrant: bool
     on_unavailable: OnUnavailable
-    counted: bool = True
-    """Whether the store counts its holds and conflicts for the metrics."""
 
     @classmethod
     def checked(
@@ -75,7 +73,7 @@ def _checked(
     policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
     if policy not in POLICIES:
         raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
-    return LockParameters(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy, settings.METRICS)
+    return LockParameters(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy)
 
 
 _known = lru_cache(128, typed=True)(partial(_checked, ""))  # most locks of a process have the same options

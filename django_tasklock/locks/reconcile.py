@@ -9,9 +9,11 @@ from __future__ import annotations
 import logging
 import weakref
 from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
 from django_tasklock.types import AcquireRequest, Busy, monotonic
@@ -31,7 +33,8 @@ def close_idle_quietly(backend: LeaseStore) -> None:
         log(logging.WARNING, "%s store: a connection was not closed: %r", backend.noun, error)
 
 
-class Leftover(NamedTuple):
+@dataclass(slots=True)
+class Leftover:
     """A token that may still hold a lock in the store although its owner has given it up."""
 
     backend: LeaseStore
@@ -39,6 +42,9 @@ class Leftover(NamedTuple):
     token: str
     until: float
     """When it has expired, or has been missing in the store for long enough."""
+    counted_as: str
+    granted_at: float
+    """As of a ``Lease``."""
     missing: float = 0.0
     """Since when the store does not know it. The request may still be on its way. 0: it was not found missing."""
 
@@ -66,7 +72,9 @@ class Reconciler:
     def release_later(self, lease: Lease, longest: int) -> None:
         """Release ``lease``. After ``longest`` milliseconds it has expired."""
         self.pause = FIRST_PAUSE
-        self.leftovers[lease.token] = Leftover(lease.backend, lease.name, lease.token, monotonic() + longest / 1000)
+        self.leftovers[lease.token] = Leftover(
+            lease.backend, lease.name, lease.token, monotonic() + longest / 1000, lease.counted_as, lease.granted_at
+        )
 
     def acquire_later(self, lease: Lease, request: AcquireRequest) -> None:
         """Acquire the lock for ``lease``, for the rest of its timeout, unless another holder has it."""
@@ -117,7 +125,7 @@ class Reconciler:
         """Try to release one in the calling thread. Raises what the store raises."""
         left = self.leftovers.get(token)
         if left is not None and left.backend.release(left.name, token):
-            self.leftovers.pop(token, None)
+            self._freed(token)
 
     def _free(self, token: str, left: Leftover) -> bool:
         """Release one. Return False if the store does not answer."""
@@ -127,11 +135,17 @@ class Reconciler:
             self._warn("released", left.backend, left.name, error)
             return False
         if outcome:
-            self.leftovers.pop(token, None)
+            self._freed(token)
         elif not left.missing and token in self.leftovers:  # the acquire request may still be on its way to the store
             now = monotonic()
-            self.leftovers[token] = left._replace(until=min(left.until, now + STRAY), missing=now)
+            self.leftovers[token] = replace(left, until=min(left.until, now + STRAY), missing=now)
         return True
+
+    def _freed(self, token: str) -> None:
+        """Count a release, once, and forget what it has released."""
+        left = self.leftovers.pop(token, None)
+        if left is not None:
+            events.count_release(left)
 
     def _acquire(
         self,
@@ -156,6 +170,7 @@ class Reconciler:
             return False
         lease.granted(answer, sent, left)
         lease.without_lock = False
+        events.count_grant(lease)
         self.pending.pop(token, None)
         if lease.released:  # the body has ended meanwhile, when there was nothing to release yet
             self.release_later(lease, left)

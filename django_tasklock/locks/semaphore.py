@@ -12,10 +12,10 @@ import weakref
 from collections.abc import Callable
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
 from django_tasklock.context import Block, limiter_block, none_current, skip_abandoned
+from django_tasklock.counts import clean_kind
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
@@ -97,9 +97,11 @@ class ConcurrencyLimiter(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
 
-    def _settle(self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy) -> bool:
+    def _settle(
+        self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy, waited: float | None = None
+    ) -> bool:
         before, count = owner.get(self.name), self._acquisitions.count()
-        return super()._settle(lease, owner, sent, answer) and self._replace(before, lease, count)
+        return super()._settle(lease, owner, sent, answer, waited) and self._replace(before, lease, count)
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
         before, count = self._acquisitions.owner().get(self.name), self._acquisitions.count()
@@ -161,9 +163,8 @@ class ConcurrencyLimiter(Acquirable):
                 removed = store.remove(self.name, record.token)
                 if removed is None:
                     return None
-                info = lock_info(removed)
-                events.forced(self.name, info, self.noun)
-                return info
+                events.forced(self.name, removed, self.noun)
+                return lock_info(removed)
         return None
 
     def _info(self, records: list[Record]) -> LimiterInfo:

@@ -5,6 +5,7 @@ A task that calls ``retry()`` keeps its lock this way until the retry runs.
 
 from __future__ import annotations
 
+from django_tasklock import counts
 from django_tasklock.conf import Duration, milliseconds
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
@@ -27,12 +28,17 @@ def keep_for(lock: TaskLock, seconds: Duration, token: str | None = None) -> boo
         return False
     try:
         if token is None:
-            return lease.backend.extend(lease.name, lease.token, ttl, ttl)
-        request = AcquireRequest(lease.name, token, ttl, ttl, holder_json(kept=True), lease.token, kind=lease.kind)
-        return isinstance(lease.backend.acquire(request), Grant)
+            kept = lease.backend.extend(lease.name, lease.token, ttl, ttl)
+        else:
+            holder = holder_json(kept=True, kind=lease.counted_as)
+            request = AcquireRequest(lease.name, token, ttl, ttl, holder, lease.token)
+            kept = isinstance(lease.backend.acquire(request), Grant)
     except BackendUnavailable as error:
         events.unavailable(lock.name, error, "keep for its lease")
         return False
+    if kept:
+        counts.count(counts.TRANSFERRED, lease.counted_as)
+    return kept
 
 
 def use_token(lock: TaskLock, token: str) -> None:

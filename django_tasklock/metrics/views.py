@@ -14,7 +14,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from django_tasklock.authentication import refusal
-from django_tasklock.metrics.exposition import StoreCollector
+from django_tasklock.metrics.collector import TaskLockCollector
 
 
 @transaction.non_atomic_requests
@@ -26,7 +26,7 @@ def metrics_view(request: HttpRequest) -> HttpResponse:
     if (refused := refusal(request, "read")) is not None:
         return refused
     registry = CollectorRegistry()
-    registry.register(StoreCollector())
+    registry.register(TaskLockCollector())
     encode, content_type = choose_encoder(request.headers.get("Accept", ""))
     return HttpResponse(encode(registry), content_type)
 

@@ -185,6 +185,35 @@ class Migration(migrations.Migration):
             },
         ),
         migrations.CreateModel(
+            name="EventCount",
+            fields=[
+                ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
+                (
+                    "hour",
+                    models.BigIntegerField(help_text="its beginning, in seconds since 1970; 0: all hours of long ago"),
+                ),
+                ("event", models.CharField(max_length=40)),
+                ("kind", models.CharField(help_text="in ASCII, with escapes", max_length=100)),
+                (
+                    "bucket",
+                    models.SmallIntegerField(
+                        help_text="of a histogram of durations; 0 for an event without a duration"
+                    ),
+                ),
+                ("number", models.BigIntegerField()),
+                ("milliseconds", models.BigIntegerField(help_text="the sum of the durations")),
+            ],
+            options={
+                "verbose_name": "count",
+                "verbose_name_plural": "counts",
+                "db_table": "tasklock_event_count",
+                "default_permissions": (),
+                "constraints": [
+                    models.UniqueConstraint(fields=("hour", "event", "kind", "bucket"), name="tasklock_event_count_key")
+                ],
+            },
+        ),
+        migrations.CreateModel(
             name="Lock",
             fields=[],
             options={

@@ -73,6 +73,7 @@ class Booker:
             return new
         finally:
             view.bookings_in_progress -= 1
+        events.count_answer(self.name, answer)
         self._apply_answer(new, view, new.began, answer)
         return new
 
@@ -93,6 +94,7 @@ class Booker:
             return new
         finally:
             view.bookings_in_progress -= 1
+        events.count_answer(self.name, answer)
         self._apply_answer(new, view, new.began, answer)
         return new
 
@@ -113,6 +115,7 @@ class Booker:
         view = stored.view
         with _all_or_none(several):
             for new, answer in zip(several, answers, strict=False):
+                events.count_answer(self.name, answer)
                 self._apply_answer(new, view, sent, answer)
         return several
 

@@ -3,12 +3,30 @@
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 
-from django_tasklock import signals
-from django_tasklock.backends.contract.rates import Penalty, Pushback, Terms
+from django_tasklock import counts, signals
+from django_tasklock.backends.contract.rates import TENANT, Booked, Penalty, Pushback, Refused, Terms, split_tenant
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded
 
 logger = logging.getLogger("django_tasklock")
+
+
+@lru_cache(maxsize=1024)
+def limiter_kind(name: str) -> str:
+    """Return the kind that a limiter is counted as: its name; all tenants of one share the kind ``tavily:tenant``."""
+    limiter, tenant = split_tenant(name)
+    return counts.clean_kind(limiter if tenant is None else limiter + TENANT.rstrip(":"))
+
+
+def count_answer(name: str, answer: Booked | Refused) -> None:
+    """Count the answer to a request for a slot, once, with the wait until then; ``cancelled`` tells what came after."""
+    if isinstance(answer, Refused):
+        counts.count(counts.REFUSED, limiter_kind(name))
+    elif (wait := answer.wait // 1000) > 0:
+        counts.count(counts.GRANTED_LATE, limiter_kind(name), wait)
+    else:
+        counts.count(counts.GRANTED, limiter_kind(name))
 
 
 def granted(name: str, wait: float, cost: int) -> None:
@@ -33,7 +51,9 @@ def refused(terms: Terms, wait: int, max_wait: int) -> RateLimitExceeded:
 
 def cancelled(name: str, returned: bool) -> None:
     """Report that a reservation was cancelled. ``returned``: whether its slot was returned to the store."""
-    if not returned:
+    if returned:
+        counts.count(counts.CANCELLED, limiter_kind(name))
+    else:
         logger.info("rate limit %r: a reservation was not given back: it counts as used", name)
     signals.send(signals.rate_cancelled, name, returned=returned)
 
@@ -46,6 +66,7 @@ def late(name: str, seconds: float) -> None:
 
 def pushback(name: str, asked: Pushback, penalty: Penalty, max_wait: int) -> None:
     """Report that the called service has asked for a pause. ``max_wait``: the longest one, in microseconds."""
+    counts.count(counts.PUSHBACK, limiter_kind(name))
     wait, share = penalty.wait / 1_000_000, penalty.share / 1_000_000
     shortened = penalty.wait >= max_wait if asked.absolute else asked.amount > max_wait
     cut = f"; it asks for {asked}, and max_wait allows {max_wait / 1_000_000:g} s" if shortened else ""

@@ -19,7 +19,7 @@ REMEMBERING = (
     "django_tasklock.rates.outage",
     "django_tasklock.health.database",
     "django_tasklock.health.store",
-    "django_tasklock.metrics",
+    "django_tasklock.counts",
 )
 """Modules whose ``forget()`` is called, in this order, if they were imported."""
 

@@ -13,7 +13,7 @@ from django.core.management import call_command
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.messages import marks
 from django_tasklock.operations import sweep
-from django_tasklock.operations.metrics import count_messages
+from django_tasklock.operations.state import count_messages
 from tests.support.celery_site.site import Site
 from tests.support.redis_server import RedisServer
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_tasklock.celery.messages import marks
-from django_tasklock.operations.metrics import count_stuck
+from django_tasklock.operations.state import count_stuck
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
 

@@ -21,7 +21,6 @@ from kombu.serialization import register, unregister
 
 from django_tasklock import operations
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database import purging
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.celery.delivery import line
@@ -31,7 +30,7 @@ from django_tasklock.celery.parking.rows import session
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import boot, holder_json
-from django_tasklock.models import CountRow, ParkedMessage
+from django_tasklock.models import ParkedMessage
 from django_tasklock.operations.parked.listing import ParkedQuery
 from django_tasklock.types import AcquireRequest, Grant
 from tests.doors.test_admin_parked import message
@@ -1055,13 +1054,3 @@ def most_rows(plan):
     """The most rows any step of a plan looked at."""
     here = plan["Actual Rows"] * plan["Actual Loops"] + plan.get("Rows Removed by Filter", 0)
     return max([here, *(most_rows(part) for part in plan.get("Plans", []))])
-
-
-@pytest.mark.database
-@pytest.mark.django_db(transaction=True)
-def test_what_is_counted_does_not_pile_up(monkeypatch):
-    """In a project that has its locks in Redis: nothing but messages is counted in its database."""
-    monkeypatch.setattr(purging, "EVERY", 8)
-    for number in range(40):
-        assert parking.park("video:42", number, "queue", "app.task", f"message-{number}", "{}")
-    assert CountRow.objects.filter(folded=False).count() < 16

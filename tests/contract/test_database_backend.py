@@ -17,12 +17,11 @@ from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.contract.metrics import Count
 from django_tasklock.backends.database import purging
 from django_tasklock.db import reconnect
 from django_tasklock.db.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
-from django_tasklock.models import CountRow, HoldRow, LockRow
+from django_tasklock.models import LockRow
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.database_pool import needs_pool, pooled
 from tests.support.dropping import unreachable
@@ -620,34 +619,6 @@ class TestOldRows:
         assert backend.purge() == 1
         eventually(lambda: time.time() > started + 0.002)
         assert granted(backend.acquire(an_ask("video:1"))).fence > before
-
-
-class TestKinds:
-    """A column need not hold every character: a MySQL made for latin1, or a PostgreSQL of another encoding."""
-
-    def test_they_are_plain_text_in_columns_and_themselves_again_for_people(self, backend):
-        kind = "отчёт:{день} 😀"
-        for end in (lambda mine: backend.release(mine.name, mine.token), lambda mine: backend.remove(mine.name)):
-            mine = an_ask("отчёт:1")._replace(kind=kind, on_busy="skip")
-            granted(backend.acquire(mine))
-            backend.acquire(mine._replace(token="another"))
-            end(mine)
-        lapsed = an_ask("отчёт:1", ttl=20)._replace(kind=kind)
-        granted(backend.acquire(lapsed))
-        eventually(lambda: backend.get("отчёт:1") is None)
-        backend.prune(10)
-        granted(backend.permits.acquire(an_ask("отчёт")._replace(kind=kind)))
-        columns = [*CountRow.objects.values_list("kind", flat=True), *HoldRow.objects.values_list("kind", flat=True)]
-        assert len(columns) == 11
-        assert all(column.isascii() for column in columns)
-        assert {counted for _, counted in backend.metrics.totals()} == {kind}
-        assert {counted for hour in backend.metrics.hours(1) for _, counted in hour.counted} == {kind}
-        assert {hold.kind for hold in backend.metrics.holds("отчёт:1", 10)} == {kind}
-
-    def test_what_an_earlier_version_wrote_as_it_is_is_the_same_kind(self, backend):
-        CountRow.objects.create(at=Now(), event="acquired", kind="café", number=1)
-        granted(backend.acquire(an_ask("1")._replace(kind="café")))
-        assert backend.metrics.totals() == {("acquired", "café"): Count(2)}
 
 
 def test_the_clock_is_that_of_the_database_in_milliseconds_since_1970():

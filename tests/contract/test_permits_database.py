@@ -8,7 +8,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_tasklock.backends.database import permits as rows, purging
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
-from django_tasklock.models import CountRow, LimiterRow, PermitRow
+from django_tasklock.models import LimiterRow, PermitRow
 from django_tasklock.types import Busy, Grant, Released
 from tests.support.permits import a_request
 from tests.support.stores import granted, make
@@ -102,16 +102,6 @@ def test_old_rows_go_faster_than_new_ones_come(permits, monkeypatch):
         permits.acquire(request)
         permits.release(request.name, request.token)
     assert LimiterRow.objects.count() == 40
-
-
-def test_what_is_counted_does_not_pile_up(permits, monkeypatch):
-    """In a project that has limiters in its database, and no locks there."""
-    monkeypatch.setattr(purging, "EVERY", 8)
-    for _ in range(20):
-        request = a_request(NAME, 2)._replace(kind=NAME)
-        permits.acquire(request)
-        permits.release(request.name, request.token)
-    assert CountRow.objects.filter(folded=False).count() < 16
 
 
 def test_a_purge_that_fails_does_not_fail_the_release(permits, monkeypatch):

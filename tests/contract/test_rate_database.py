@@ -8,7 +8,7 @@ import pytest
 
 from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.backends.database import purging
-from django_tasklock.models import CountRow, RateRow
+from django_tasklock.models import RateRow
 from django_tasklock.rates.notation import parse_rates
 from tests.support.rate_callers import callers, most_within, times
 from tests.support.stores import make
@@ -53,14 +53,3 @@ def test_old_rows_go_faster_than_new_ones_come(monkeypatch):
     for number in range(40):
         rates.reserve(Terms(f"api:{number}", parse_rates("5/s")), 1, 1_000_000)
     assert RateRow.objects.count() == 40
-
-
-def test_what_is_counted_does_not_pile_up(monkeypatch):
-    """In a project that has limits in its database, and no locks there."""
-    monkeypatch.setattr(purging, "EVERY", 8)
-    rates = make("database").rates
-    for _ in range(40):
-        rates.reserve(Terms("api", parse_rates("5/s")), 1, 1_000_000)
-    assert CountRow.objects.filter(folded=False).count() < 16
-    counted = make("database").metrics.totals()
-    assert sum(count.number for (_, kind), count in counted.items() if kind == "api") == 40

@@ -1,8 +1,8 @@
-"""The overview in the admin: what is drawn of what was counted, how things stand, and who may see it."""
+"""The overview in the admin: how things stand, what is drawn of the last day, and who may see it."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+import time
 from typing import Any
 
 import pytest
@@ -10,52 +10,33 @@ from django.test import Client
 from django.utils import timezone
 
 from django_tasklock import operations
-from django_tasklock.admin.locks import overview
-from django_tasklock.admin.locks.overview import format_seconds, group_by_day, group_by_hour, merge
-from django_tasklock.exceptions import TaskLockError
-from django_tasklock.operations.metrics import Histogram, HourOfCounts, KindCounts, Totals
-from tests.support.admin_pages import LIST, Reader, page_of, words
+from django_tasklock.admin.locks.overview import format_seconds, make_chart
+from django_tasklock.counts import Count
+from django_tasklock.models import EventCount
+from tests.support.admin_pages import LIST, Reader, words
 from tests.support.redis_server import free_port
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
 
 PAGE = f"{LIST}overview/"
-MARKUP = "<script>alert('1')</script>"
 
 
-def histogram(*buckets: int, seconds: float = 0.0) -> Histogram:
-    """With so many in its first buckets."""
-    empty = len(Histogram().buckets)
-    return Histogram((*buckets, *[0] * (empty - len(buckets))), seconds)
-
-
-def hour(ago: int, *kinds: KindCounts) -> HourOfCounts:
-    """What was counted so many hours ago."""
-    this = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    return HourOfCounts(this - timedelta(hours=ago), Totals(kinds))
-
-
-VIDEOS = KindCounts(
-    "video:{id}",
-    wait=histogram(7, 0, 0, 2, 1, seconds=1.5),
-    hold=histogram(0, 0, 0, 0, 0, 8, 2, seconds=80),
-    expired=3,
-    forced=1,
-    conflicts={"skip": 4, "timeout": 2},
-)
-
-
-@pytest.fixture
-def counted(monkeypatch: pytest.MonkeyPatch) -> list[HourOfCounts]:
-    """What the store has counted: the test's own list."""
-    hours: list[HourOfCounts] = []
-    monkeypatch.setattr(overview, "read_hours", lambda number: hours)
-    return hours
+def count(ago: int, **events: int) -> None:
+    """Events of so many hours ago."""
+    for event, number in events.items():
+        EventCount.objects.create(
+            hour=int(time.time()) // 3600 * 3600 - ago * 3600,
+            event=event.replace("__", ":"),
+            kind="video:{id}",
+            bucket=0,
+            number=number,
+            milliseconds=0,
+        )
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root"])
-def test_who_may_look(visitor: Any, counted: Any, kind: str) -> None:
+def test_who_may_look(visitor: Any, kind: str) -> None:
     client = visitor(kind)
     login, may = kind in ("anonymous", "nobody"), kind in ("viewer", "operator", "root")
     for method in ("get", "post", "put", "delete"):
@@ -66,61 +47,47 @@ def test_who_may_look(visitor: Any, counted: Any, kind: str) -> None:
         assert (f'href="{PAGE}"' in text) is may
 
 
-def test_what_was_counted_is_drawn(operator: Client, counted: list[HourOfCounts]) -> None:
-    """Hour by hour, with a table beside each plot; hours without anything are there, too."""
-    counted += [hour(3, VIDEOS), hour(0, VIDEOS, KindCounts("report", wait=histogram(5), hold=histogram(5)))]
+def test_what_was_counted_is_drawn(operator: Client) -> None:
+    """Hour by hour, with a table beside the plot; hours without anything are there, too."""
+    count(0, acquired=12, waited=3, conflict__skip=4, conflict__timeout=2, lost=1, forced=5, released=10)
+    count(3, acquired=7)
+    count(30, acquired=1000)
     page = operator.get(PAGE)
-    granted, conflicts, ends, waits = page.context["plots"]
-    assert len(granted.labels) == 24
-    assert [one.values[-1] for one in granted.series] == [12, 3]
-    assert [one.values[-4] for one in granted.series] == [7, 3]
-    assert [one.values[-2] for one in granted.series] == [0, 0]
-    assert [one.values[-1] for one in conflicts.series] == [4, 2]
-    assert [one.values[-1] for one in ends.series] == [3, 1]
-    assert 0.1 < waits.series[0].values[-1] <= 1
-    assert page.text.count('<svg class="tasklock-plot"') == 4 + 2
-    assert "at once 12, after a wait 3" in page.text
-    [videos, report] = page.context["kinds"]
-    assert (videos.kind, videos.count, videos.median) == ("video:{id}", "20", "3.5 s")
-    assert (report.kind, report.count) == ("report", "5")
+    at_once, waited, busy = page.context["plot"].series
+    assert len(at_once.values) == 24
+    assert (at_once.values[-1], waited.values[-1], busy.values[-1]) == (12, 3, 6)
+    assert (at_once.values[-4], waited.values[-4], busy.values[-4]) == (7, 0, 0)
+    assert sum(at_once.values) == 19
+    assert page.text.count('<svg class="tasklock-plot"') == 1
+    assert "granted at once 12, granted after a wait 3, busy 6" in page.text
+    figures = {one.label: one for one in page.context["figures"]}
+    assert (figures["Lost in a day"].value, figures["Lost in a day"].alarming) == ("1", True)
+    assert figures["Taken away in a day"].value == "5"
     assert Reader(page.text).refused() == []
 
 
-def test_over_days(operator: Client, counted: list[HourOfCounts]) -> None:
-    counted += [hour(49, VIDEOS), hour(48, VIDEOS), hour(0, VIDEOS)]
-    granted = operator.get(PAGE, {"over": "days"}).context["plots"][0]
-    assert len(granted.labels) == 14
-    assert sum(granted.series[0].values) == 21
-    assert granted.series[0].values[-1] == 7
-
-
-def test_hours_and_days_are_where_the_reader_is(settings: Any) -> None:
+def test_hours_are_where_the_reader_is(settings: Any) -> None:
     """At an offset of half an hour, too."""
     settings.TIME_ZONE = "Asia/Kolkata"
+    hour = int(time.time()) // 3600 * 3600
     with timezone.override("Asia/Kolkata"):
-        hours = group_by_hour([hour(0, VIDEOS)])
-        assert hours[-1].label.endswith(":30")
-        assert [len(step.hours) for step in hours] == [0] * 23 + [1]
-        days = group_by_day([hour(0, VIDEOS)])
-        assert sum(len(step.hours) for step in days) == 1
+        chart = make_chart({hour: [Count("acquired", "", 0, 5, 0)]})
+    assert chart.labels[-1].endswith(":30")
+    assert list(chart.series[0].values) == [0] * 23 + [5]
 
 
-def test_nothing_was_counted(operator: Client, counted: list[HourOfCounts]) -> None:
+def test_nothing_was_counted(operator: Client) -> None:
+    assert "None in this period." in words(operator.get(PAGE).text)
+
+
+def test_without_the_table_of_counts(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(EventCount._meta, "db_table", "there_is_none")
     text = words(operator.get(PAGE).text)
-    assert text.count("None in this period.") == 5
+    assert "The counts could not be read" in text
+    assert "Held now" in text
 
 
-def test_a_store_that_counts_nothing(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(number: int) -> list[HourOfCounts]:
-        raise TaskLockError("it counts nothing")
-
-    monkeypatch.setattr(overview, "read_hours", refuse)
-    page = operator.get(PAGE)
-    assert "This store counts nothing" in words(page.text)
-    assert "Held now" in words(page.text)
-
-
-def test_how_things_stand(operator: Client, take: Any, counted: list[HourOfCounts]) -> None:
+def test_how_things_stand(operator: Client, take: Any) -> None:
     """Each number leads to the page that has more of it, for those who may see that."""
     take("a")
     take("b", ttl=1)
@@ -142,23 +109,10 @@ def test_the_store_is_down(operator: Client, settings: Any) -> None:
     assert str(port) not in answer.text
 
 
-def test_kinds_are_data(operator: Client, counted: list[HourOfCounts]) -> None:
-    counted.append(hour(0, KindCounts(MARKUP, hold=histogram(3))))
-    text = operator.get(PAGE).text
-    assert MARKUP not in text
-    assert Reader(text).refused() == []
-
-
-def test_the_fragment_is_a_part_of_the_page(operator: Client, counted: list[HourOfCounts]) -> None:
+def test_the_fragment_is_a_part_of_the_page(operator: Client) -> None:
     fragment = operator.get(PAGE, {"fragment": "1"}).text
     assert fragment.lstrip().startswith('<div id="tasklock-overview"')
     assert "<html" not in fragment
-
-
-def test_histograms_are_added() -> None:
-    both = merge([histogram(1, 2, seconds=3), histogram(0, 4, seconds=1)])
-    assert (both.buckets[:2], both.seconds) == ((1, 6), 4)
-    assert merge([]).count == 0
 
 
 @pytest.mark.parametrize(
@@ -166,22 +120,3 @@ def test_histograms_are_added() -> None:
 )
 def test_times_are_written_as_exactly_as_they_are_known(value: float, text: str) -> None:
     assert format_seconds(value) == text
-
-
-@pytest.mark.usefixtures("counted")
-def test_the_page_of_a_lock_has_its_last_holds(operator: Client) -> None:
-    """Who had it, when, and how it ended."""
-    from django_tasklock import TaskLock
-
-    with TaskLock("a", lease=None):
-        taken_away("a")
-    text = words(operator.get(page_of("a")).text)
-    assert "The last holds" in text
-    assert "taken away" in text
-
-
-def taken_away(name: str) -> None:
-    """As an operator does."""
-    from django_tasklock.operations.values import Actor
-
-    assert operations.release_lock(name, by=Actor("ann"))

@@ -1,289 +1,234 @@
-"""What happened to locks, counted."""
+"""What a scrape shows: what was counted, what is so now, and nothing that the page does not list."""
 
 from __future__ import annotations
 
-import signal
-import threading
+import json
+import re
 import time
-from collections.abc import Callable, Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
 
 import pytest
+from django.utils import timezone
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
 
 from django_tasklock import (
+    ConcurrencyLimiter,
     RateLimiter,
     RateLimitExceeded,
     TaskLock,
     acquire_task_lock,
-    force_release_task_lock,
-    metrics,
-    release_task_lock,
-    signals,
-    task_lock_context,
+    counts,
 )
-from django_tasklock.backends import get_backend
-from django_tasklock.exceptions import TaskLockAcquireError
-from django_tasklock.testing import forget
-from tests.support.public import forked, in_store, script
-from tests.support.stores import an_ask, clear, eventually, granted
+from django_tasklock.metrics.collector import TaskLockCollector
+from django_tasklock.models import EventCount, SweepEntry
+from django_tasklock.operations.state import read_gauges
+from tests.support.public import in_store
+from tests.support.redis_server import free_port
+from tests.support.stores import eventually
 
-ALWAYS = {"lost", "forced", "asked", "unavailable", "claims_rejected", "claims_stale", "conflicts_skip"}
-
-
-@pytest.fixture(autouse=True)
-def _memory(settings) -> Iterator[str]:
-    yield from in_store("memory", settings)
+DOCS = Path(__file__).resolve().parents[2] / "docs" / "metrics.md"
+LISTED = set(re.findall(r"^\| `([^`]+)` \| (?:counter|gauge|histogram) \|", DOCS.read_text("utf-8"), re.MULTILINE))
 
 
-@pytest.fixture
-def counted() -> Callable[[], dict[str, int]]:
-    """What was added to the counts since the test began."""
-    before = metrics.snapshot()
-    return lambda: {what: number - before.get(what, 0) for what, number in metrics.snapshot().items()}
+@pytest.fixture(
+    params=[
+        pytest.param("redis", marks=pytest.mark.redis),
+        pytest.param("database", marks=pytest.mark.database),
+        "memory",
+    ]
+)
+def store(request: Any, settings: Any) -> Any:
+    yield from in_store(request.param, settings)
 
 
-@pytest.fixture
-def acquisitions() -> Iterator[None]:
-    """Acquisitions are counted, too; not afterwards."""
-    metrics.install(acquisitions=True)
-    yield
-    for counted_signal, what in metrics._ACQUISITION_EVENTS.items():
-        assert counted_signal.disconnect(dispatch_uid="tasklock.metrics")
-        del metrics._counts[what]
+def shown() -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
+    """What a scrape shows, by the name of a sample and its labels."""
+    assert counts.flush()
+    registry = CollectorRegistry()
+    registry.register(TaskLockCollector())
+    text = generate_latest(registry).decode()
+    return {
+        (sample.name, tuple(sorted(sample.labels.items()))): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
 
 
-class TestCounting:
-    def test_begins_when_the_apps_are_ready(self):
-        assert metrics.snapshot().keys() >= ALWAYS
+@pytest.mark.django_db(transaction=True)
+class TestScraping:
+    def test_what_happened_is_shown(self, store):
+        for number in range(3):
+            with TaskLock(f"video:{number}", kind="video:{id}"):
+                assert not acquire_task_lock(f"video:{number}")
+        with ConcurrencyLimiter("transcode", 1):
+            pass
+        limiter = RateLimiter("searcher", "1/m")
+        limiter.acquire()
+        with pytest.raises(RateLimitExceeded):
+            limiter.acquire(0.001)
+        found = shown()
+        kind = (("kind", "video:{id}"),)
+        assert found["tasklock_acquired_total", kind] == 3
+        assert found["tasklock_released_total", kind] == 3
+        assert found["tasklock_wait_seconds_count", kind] == 3
+        assert found["tasklock_hold_seconds_count", kind] == 3
+        assert found["tasklock_conflicts_total", (("action", "skip"), ("kind", ""))] == 3
+        assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "searcher"))] == 1
+        assert found["tasklock_limiter_refused_total", (("limiter", "searcher"),)] == 1
+        assert found["tasklock_limiter_granted_total", (("how", "at_once"), ("limiter", "transcode"))] == 1
+        assert found["tasklock_limiter_hold_seconds_count", (("limiter", "transcode"),)] == 1
+        assert found["tasklock_store_up", ()] == 1
+        assert found["tasklock_held", ()] == 0
+        assert ("db_pool_connections_in_use", (("database", "default"),)) in found
 
-    def test_a_snapshot_is_a_copy(self):
-        metrics.snapshot()["lost"] = 1000
-        assert metrics.snapshot()["lost"] < 1000
+    def test_nothing_is_shown_that_is_not_listed(self, store):
+        with TaskLock("video:1", kind="video:{id}"):
+            acquire_task_lock("video:1")
+        RateLimiter("searcher", "1/m").acquire()
+        with ConcurrencyLimiter("transcode", 1):
+            found = {name for name, _ in shown()}
+        known = LISTED | {f"{name}_{part}" for name in LISTED for part in ("bucket", "count", "sum", "created")}
+        assert found <= known
 
-    def test_conflicts_by_what_was_done(self, counted):
-        with TaskLock("video:1"):
-            forget_here = threading.Thread(target=self.meet)
-            forget_here.start()
-            forget_here.join()
-        assert {what: number for what, number in counted().items() if number} == {
-            "conflicts_skip": 2,
-            "conflicts_raise": 1,
-        }
+
+@pytest.mark.django_db(transaction=True)
+class TestCounts:
+    """As the table has them."""
+
+    @pytest.fixture(autouse=True)
+    def _memory(self, settings):
+        yield from in_store("memory", settings)
 
     @staticmethod
-    def meet():
-        assert not acquire_task_lock("video:1")
-        with task_lock_context("video:1", raise_on_fail=False) as acquired:
-            assert not acquired
-        with pytest.raises(TaskLockAcquireError), task_lock_context("video:1"):
-            pass
+    def count(event: str, kind: str, number: int = 1, bucket: int = 0, milliseconds: int = 0, hour: int = 0) -> None:
+        EventCount.objects.create(
+            hour=hour, event=event, kind=kind, number=number, bucket=bucket, milliseconds=milliseconds
+        )
 
-    def test_forced_and_lost(self, counted):
-        with TaskLock("video:1", lease=4) as lock:
-            assert force_release_task_lock("video:1")
-            assert counted()["forced"] == 1
-            eventually(lambda: lock.lost)
-            eventually(lambda: counted()["lost"] == 1)
+    def test_every_event_has_its_counter(self):
+        for number, event in enumerate(
+            (
+                "acquired", "released", "expired", "forced", "transferred", "lost", "conflict:retry", "limit.granted",
+                "limit.waited", "limit.refused", "limit.cancelled", "limit.pushback", "limit.forced", "message.parked",
+                "message.promoted", "message.superseded", "message.taken_over", "claim.stale", "worker.late",
+            ),
+            1,
+        ):  # fmt: skip
+            self.count(event, "a", number)
+            self.count(event, "a", 1000, hour=3600)
+        found = shown()
+        numbers = {1000 + number for number in range(1, 20)}
+        counters = {
+            (name, labels): int(value)
+            for (name, labels), value in found.items()
+            if name.endswith("_total") and name.startswith("tasklock")
+        }
+        assert set(counters.values()) == numbers
+        assert counters["tasklock_messages_total", (("event", "taken_over"), ("kind", "a"))] == 1017
+        assert counters["tasklock_stale_writes_total", (("model", "a"),)] == 1018
+        assert counters["tasklock_message_renewals_late_total", ()] == 1019
+        assert counters["tasklock_expired_total", ()] == 1003
 
-    @pytest.mark.redis
-    def test_a_store_that_is_down(self, counted, settings, redis_server):
-        settings.TASKLOCK = {"LOCATION": redis_server.url}
-        redis_server.kill()
+    def test_a_histogram_is_cumulative_as_prometheus_wants_it(self):
+        self.count("acquired", "a", 5)
+        self.count("waited", "a", 1, 0, 4)
+        self.count("waited", "a", 2, 1, 30)
+        self.count("waited", "a", 4, 11, 9_000_000)
+        found = shown()
+
+        def bucket(bound: str) -> float:
+            return found["tasklock_wait_seconds_bucket", (("kind", "a"), ("le", bound))]
+
+        assert [bucket(bound) for bound in ("0.005", "0.025", "3600.0", "+Inf")] == [6, 8, 8, 12]
+        assert found["tasklock_wait_seconds_sum", (("kind", "a"),)] == 9000.034
+        assert found["tasklock_acquired_total", (("kind", "a"),)] == 12
+
+    def test_it_asks_for_all_of_them_by_one_query(self, django_assert_num_queries):
+        for number in range(200):
+            self.count("acquired", f"kind-{number}")
+        with django_assert_num_queries(1):
+            assert len(counts.read_totals()) == 200
+
+    def test_without_the_table_the_state_is_still_shown(self, monkeypatch, caplog):
+        monkeypatch.setattr(EventCount._meta, "db_table", "there_is_none")
+        registry = CollectorRegistry()
+        registry.register(TaskLockCollector())
+        assert "tasklock_held 0.0" in generate_latest(registry).decode()
+        assert "the counts could not be read" in caplog.text
+
+
+@pytest.mark.django_db
+class TestGauges:
+    @pytest.fixture(autouse=True)
+    def _memory(self, settings):
+        yield from in_store("memory", settings)
+
+    @staticmethod
+    def run_of_a_sweep(ago: float, kept: int, **more: str) -> None:
+        tally = {"found": kept + 3, "acted": 3, "changed": 0, "kept": kept}
+        report = json.dumps({"classes": {"abandoned": tally}})
+        SweepEntry.objects.create(
+            at=timezone.now() - timedelta(seconds=ago), actor="beat", swept=3, seconds=0.1, report=report, **more
+        )
+
+    def test_only_a_whole_sweep_says_what_is_left(self):
+        assert (read_gauges().stale_claims, read_gauges().last_sweep_age) == (None, None)
+        self.run_of_a_sweep(900, 1)
+        self.run_of_a_sweep(600, 2)
+        self.run_of_a_sweep(300, 4, scope="prefix=video:")
+        self.run_of_a_sweep(0, 8, problem="the store could not be asked")
+        gauges = read_gauges()
+        assert gauges.stale_claims == 2
+        assert gauges.last_sweep_age >= 600
+
+    def test_restricted_sweeps_hide_none(self):
+        self.run_of_a_sweep(900, 3)
+        for tenant in range(30):
+            self.run_of_a_sweep(0, 0, scope=f"prefix=tenant-{tenant}:")
+        assert read_gauges().stale_claims == 3
+
+    def test_the_longest_hold_is_in_seconds(self):
+        began = time.monotonic()
         assert acquire_task_lock("video:1")
-        assert counted()["unavailable"] == 1
-        forget()
+        longest = eventually(lambda: read_gauges().longest_held)
+        assert longest <= time.monotonic() - began + 0.01
 
-    def test_claims(self, counted):
-        signals.send(signals.claim_rejected, "testapp.Video:1", model=None, pk=1, state="ready")
-        for _ in range(2):
-            signals.send(signals.claim_stale, "testapp.Video:1", model=None, pk=1, attempted=("status",))
-        assert (counted()["claims_rejected"], counted()["claims_stale"]) == (1, 2)
-
-    def test_an_action_that_later_versions_may_have(self, counted):
-        signals.send(signals.lock_conflict, "video:1", error=None, action="coalesce")
-        assert counted()["conflicts_coalesce"] == 1
-
-    def test_from_many_threads(self, counted, monkeypatch):
-        class Slow(dict):
-            """Lets another thread in between a look and the write."""
-
-            def get(self, *what):
-                found = super().get(*what)
-                time.sleep(0)
-                return found
-
-        monkeypatch.setattr(metrics, "_counts", Slow(metrics._counts))
-
-        def work():
-            for _ in range(500):
-                signals.send(signals.lock_forced, "video:1", info=None)
-
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert counted()["forced"] == 4000
+    def test_the_used_share_of_a_limit(self):
+        for _ in range(3):
+            RateLimiter("3-calls", "180/h").acquire()
+        [gauge] = read_gauges().limiters
+        assert (gauge.limiter, gauge.ratio) == ("3-calls", 3 / 180)
 
 
-class TestAcquisitions:
-    def test_are_not_counted_unless_asked_for(self):
-        """So that a lock does not pay for signals nobody listens to."""
-        assert acquire_task_lock("video:1")
-        assert metrics.snapshot().keys().isdisjoint({"acquired", "released"})
-        assert not signals.lock_acquired.receivers
-        assert not signals.lock_released.receivers
-
-    @pytest.mark.usefixtures("acquisitions")
-    def test_are_counted_then(self, counted):
-        assert acquire_task_lock("video:1")
-        assert not acquire_task_lock("video:1")
-        assert release_task_lock("video:1")
-        with TaskLock("video:2"):
-            assert counted()["acquired"] == 2
-        assert (counted()["acquired"], counted()["released"], counted()["conflicts_skip"]) == (2, 2, 1)
-
-    @pytest.mark.usefixtures("acquisitions")
-    def test_installing_twice_counts_once(self, counted):
-        metrics.install(acquisitions=True)
-        metrics.install()
-        assert acquire_task_lock("video:1")
-        assert not acquire_task_lock("video:1")
-        assert (counted()["acquired"], counted()["conflicts_skip"]) == (1, 1)
+KEYS = {"prometheus": {"secret": "a-secret", "may": ["read"]}, "hands": {"secret": "another", "may": ["release"]}}
 
 
-class TestRates:
-    def test_by_limiter_and_together(self, counted):
-        limiter = RateLimiter("api", "1/0.1s", tenants="1/m")
-        limiter.tenant("acme").acquire()
-        limiter.tenant("globex").acquire()  # its own place at once, the shared one after a while
-        with pytest.raises(RateLimitExceeded):
-            limiter.tenant("acme").acquire(timeout=1)
-        limiter.tenant("initech").reserve().cancel()
-        limiter.penalize(1)
-        api, tenants = metrics.limiters()["api"], metrics.limiters()["api:tenant"]
-        assert (api["granted_at_once"], api["granted_waited"], api["pushback"]) == (1, 1, 1)
-        assert 0 < api["waited_ms"] < 60_000
-        assert (tenants["refused"], tenants["cancelled"]) == (1, 1)
-        found = counted()
-        assert (found["rates_granted_at_once"], found["rates_granted_waited"], found["rates_pushback"]) == (1, 1, 1)
+@pytest.mark.django_db
+class TestView:
+    @pytest.fixture(autouse=True)
+    def _memory(self, settings):
+        settings.ROOT_URLCONF = "django_tasklock.metrics.urls"
+        yield from in_store("memory", settings, API_KEYS=KEYS)
 
-    def test_the_default_tenant_is_a_tenant(self, counted):
-        RateLimiter("api", "5/m", tenants="2/m").acquire()
-        assert metrics.limiters()["api:tenant"]["granted_at_once"] == 1
-        assert counted()["rates_granted_at_once"] == 1
+    def test_a_key_that_may_read(self, client):
+        answer = client.get("/", headers={"Authorization": "Api-Key a-secret"})
+        assert answer.status_code == 200
+        assert answer["Content-Type"].startswith("text/plain")
+        assert b"tasklock_store_up 1.0" in answer.content
 
-    def test_names_do_not_grow_for_ever(self, monkeypatch):
-        monkeypatch.setattr(metrics, "MAX_LIMITERS", 2)
-        for number in range(4):
-            RateLimiter(f"api:{number}", "5/s").acquire()
-        assert metrics.limiters().keys() == {"api:0", "api:1", "(others)"}
-        assert metrics.limiters()["(others)"]["granted_at_once"] == 2
+    def test_a_store_that_is_down_is_said_and_nothing_of_it_is_shown(self, client, settings):
+        settings.TASKLOCK = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0", "API_KEYS": KEYS}
+        answer = client.get("/", headers={"Authorization": "Api-Key a-secret"})
+        assert answer.status_code == 200
+        assert b"tasklock_store_up 0.0" in answer.content
+        assert b"tasklock_held" not in answer.content
+        assert b"tasklock_parked 0.0" in answer.content, "those are in the database"
 
-    def test_a_registry_gets_them(self):
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        RateLimiter("api", "5/s").acquire()
-        registry = CollectorRegistry(auto_describe=True)
-        registry.register(metrics.collector())
-        text = generate_latest(registry).decode()
-        assert 'tasklock_rates_total{event="granted_at_once",limiter="api"} 1.0' in text
-        assert 'tasklock_rates_waited_seconds_total{limiter="api"} 0.0' in text
-
-
-class TestProcesses:
-    def test_a_forked_worker_begins_at_zero(self):
-        signals.send(signals.lock_forced, "video:1", info=None)
-
-        def child():
-            first = metrics.snapshot()
-            signals.send(signals.lock_forced, "video:1", info=None)
-            return first, metrics.snapshot()["forced"]
-
-        first, then = forked(child)
-        assert first.keys() >= ALWAYS
-        assert set(first.values()) == {0}
-        assert then == 1
-        assert metrics.snapshot()["forced"] >= 1
-
-    def test_even_if_a_thread_was_counting_at_that_moment(self):
-        counting, over = threading.Event(), threading.Event()
-
-        def count():
-            with metrics._mutex:
-                counting.set()
-                assert over.wait(30)
-
-        def child():
-            signal.alarm(20)  # rather than wait for ever
-            return metrics.snapshot()["forced"]
-
-        thread = threading.Thread(target=count)
-        thread.start()
-        assert counting.wait(30)
-        assert forked(child) == 0
-        over.set()
-        thread.join()
-
-
-class TestPrometheus:
-    def test_a_registry_gets_them_all(self):
-        with TaskLock("video:1"):
-            thread = threading.Thread(target=TestCounting.meet)
-            thread.start()
-            thread.join()
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        registry = CollectorRegistry(auto_describe=True)
-        registry.register(metrics.collector())
-        text = generate_latest(registry).decode()
-        counts = metrics.snapshot()
-        for what in ("lost", "forced", "asked", "unavailable", "claims_rejected", "claims_stale"):
-            assert f"# TYPE tasklock_{what}_total counter" in text
-            assert f"tasklock_{what}_total {float(counts[what])}" in text
-        assert f'tasklock_conflicts_total{{action="skip"}} {float(counts["conflicts_skip"])}' in text
-        assert f'tasklock_conflicts_total{{action="raise"}} {float(counts["conflicts_raise"])}' in text
-
-    @pytest.mark.django_db(transaction=True)
-    def test_how_many_locks_there_are_at_each_scrape(self, settings):
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        clear("memory")
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(metrics.collector(store=True))
-        for number in range(3):
-            granted(get_backend().acquire(an_ask(f"video:{number}", ttl=60_000 if number else 5000)))
-        text = generate_latest(registry).decode()
-        assert 'tasklock_locks{state="live"} 3.0' in text
-        assert 'tasklock_locks{state="expiring"} 1.0' in text
-        assert 'tasklock_locks{state="orphaned"} 0.0' in text
-        assert "tasklock_parked 0.0" in text
-        assert get_backend().remove("video:1")
-        assert 'tasklock_locks{state="live"} 2.0' in generate_latest(registry).decode()
-
-    @pytest.mark.django_db(transaction=True)
-    def test_a_store_that_is_down_is_left_out(self, settings, redis_server, caplog):
-        from prometheus_client import CollectorRegistry, generate_latest
-
-        settings.TASKLOCK = {"LOCATION": redis_server.url}
-        registry = CollectorRegistry(auto_describe=False)
-        registry.register(metrics.collector(store=True))
-        redis_server.stop()
-        text = generate_latest(registry).decode()
-        assert "tasklock_locks{" not in text
-        assert "tasklock_parked 0.0" in text
-        assert "the locks could not be counted" in caplog.text
-
-    def test_without_it_all_else_works(self):
-        code = """
-import sys
-sys.modules["prometheus_client"] = None
-import django
-django.setup()
-from django_tasklock import metrics
-assert metrics.snapshot()["lost"] == 0
-try:
-    metrics.collector()
-except ImportError as error:
-    print(error.name)
-"""
-        assert script(code, DJANGO_SETTINGS_MODULE="tests.settings").startswith("prometheus_client")
+    def test_other_requests_are_refused(self, client):
+        assert client.get("/").status_code == 401
+        assert client.get("/", headers={"Authorization": "Api-Key wrong"}).status_code == 401
+        assert client.get("/", headers={"X-API-Key": "another"}).status_code == 403
+        assert client.post("/").status_code == 405

@@ -10,19 +10,22 @@ from typing import Any
 
 import pytest
 
+from django_tasklock import counts
 from django_tasklock.backends import get_backend
-from django_tasklock.operations.metrics import read_totals
+from django_tasklock.operations import sweep
+from tests.support.counted import written
 from tests.support.public import PROJECT, in_store
-from tests.support.stores import clear, eventually
+from tests.support.stores import eventually
 
 KIND = "story:{id}"
 
-# Each event is one line, written after it has happened; whoever is to be killed has written its last one before.
+# Each event is one line, written after it has happened; whoever is to be killed has written its last one, and its
+# counts, before.
 CHILD = """
 import os, random, sys, time
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "tests.settings")
 import django; django.setup()
-from django_tasklock import TaskLock
+from django_tasklock import TaskLock, counts
 me, turns, dies = int(sys.argv[1]), int(sys.argv[3]), sys.argv[4] == "dies"
 log = os.open(sys.argv[2], os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 def tell(event): os.write(log, (event + "\\n").encode())
@@ -31,16 +34,17 @@ for turn in range(turns):
     waits = random.random() < 0.3
     lock = TaskLock(f"story:{random.randrange(3)}", kind="story:{id}")
     if not lock.acquire(blocking_timeout=30 if waits else None):
-        tell("conflict")
+        tell("conflict:timeout" if waits else "conflict:skip")
         continue
-    tell("acquired")
+    tell("granted")
     time.sleep(random.uniform(0, 0.004))
     if lock.release():
         tell("released")
 if dies:
     lock = TaskLock(f"dead:{me}", kind="story:{id}", lease=0.3, timeout=0.3)
     assert lock.acquire()
-    tell("acquired")
+    tell("granted")
+    assert counts.flush()
     tell("dying")
     time.sleep(60)
 """
@@ -51,18 +55,7 @@ def store(request: Any, settings: Any) -> Any:
     yield from in_store(request.param, settings)
 
 
-def counted() -> dict[str, int]:
-    """What the store says of the kind."""
-    counts = read_totals().of_kind(KIND)
-    return {
-        "acquired": counts.acquired,
-        "released": counts.released,
-        "expired": counts.expired,
-        "conflict": counts.conflicted,
-    }
-
-
-def run(log: Path, turns: int, dying: int, others: int) -> dict[str, int]:
+def run(log: Path, turns: int, dying: int, others: int) -> Counter[str]:
     """Let children take locks, kill some of them as they hold one; what they have written down."""
     children = []
     for number in range(dying + others):
@@ -77,30 +70,19 @@ def run(log: Path, turns: int, dying: int, others: int) -> dict[str, int]:
         for child in children:
             child.kill()
             child.wait()
-    backend = get_backend()
-
-    def all_are_found() -> bool:
-        backend.prune(100)
-        counts = backend.counts()
-        return counts.live == counts.orphaned == 0
-
-    eventually(all_are_found)
-    told = Counter(log.read_text().split())
-    return {
-        "acquired": told["acquired"],
-        "released": told["released"],
-        "expired": dying,
-        "conflict": told["conflict"],
-    }
+    eventually(lambda: get_backend().counts().live == 0)
+    sweep(pause=0)
+    assert counts.flush()
+    return Counter(log.read_text().split())
 
 
 def story(tmp_path: Path, turns: int, dying: int, others: int) -> None:
-    told = run(tmp_path / "before", turns, dying, others)
-    assert told["acquired"] == told["released"] + dying
-    assert counted() == told
-    clear("redis")  # FLUSHALL takes what was counted so far, and no more than that
-    assert counted() == dict.fromkeys(told, 0)
-    assert run(tmp_path / "after", turns, dying, others) == counted()
+    told = run(tmp_path / "log", turns, dying, others)
+    found = written(KIND)
+    granted = found.pop("acquired") + found.pop("waited", 0)
+    assert told["granted"] == told["released"] + dying
+    assert {"granted": granted, "dying": dying, **found} == told
+    assert written("").get("expired", 0) == dying
 
 
 @pytest.mark.django_db(transaction=True)

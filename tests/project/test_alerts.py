@@ -13,13 +13,14 @@ from typing import Any
 import pytest
 import yaml
 
-from django_tasklock.metrics.table import METRICS
+from django_tasklock.metrics import collector
 
 FOLDER = Path(__file__).parents[2] / "docs" / "prometheus"
 RULES = yaml.safe_load((FOLDER / "alerts.yml").read_text("utf-8"))
 CASES = yaml.safe_load((FOLDER / "alerts_test.yml").read_text("utf-8"))["tests"]
 DASHBOARD = json.loads((FOLDER / "dashboard.json").read_text("utf-8"))
-ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"]}
+ALERTS = {rule["alert"]: rule for group in RULES["groups"] for rule in group["rules"] if "alert" in rule}
+RECORDED = {rule["record"]: rule for group in RULES["groups"] for rule in group["rules"] if "record" in rule}
 HEALTHY = "a healthy day"
 
 
@@ -43,7 +44,7 @@ def ran(*command: str | Path) -> str:
 class TestRules:
     @pytest.mark.slow
     def test_prometheus_takes_them(self, promtool: str) -> None:
-        assert f"{len(ALERTS)} rules found" in ran(
+        assert f"{len(ALERTS) + len(RECORDED)} rules found" in ran(
             promtool, "check", "rules", "--lint=all", "--lint-fatal", "alerts.yml"
         )
 
@@ -65,7 +66,8 @@ class TestRules:
         """Silence because there is nothing to look at proves nothing."""
         (healthy,) = [case for case in CASES if case["name"] == HEALTHY]
         seen = {series["series"].partition("{")[0] for series in healthy["input_series"]}
-        assert {metric for rule in ALERTS.values() for metric in metrics_in(rule["expr"])} == seen
+        used = {metric for rule in (*ALERTS.values(), *RECORDED.values()) for metric in metrics_in(rule["expr"])}
+        assert used - RECORDED.keys() == seen
 
 
 def metrics_in(text: str) -> set[str]:
@@ -96,15 +98,18 @@ class TestMetrics:
 
     def known(self) -> dict[str, tuple[str, ...]]:
         """Each series that is shown to its labels; of a limiter called ``tavily``."""
-        found = {}
-        for metric in METRICS:
-            parts = ("_bucket", "_sum", "_count") if metric.type == "histogram" else ("",)
-            for part in parts:
-                found[metric.name.replace("{limiter}", "tavily") + part] = metric.labels
+        found: dict[str, tuple[str, ...]] = dict.fromkeys(RECORDED, ())
+        for metric in collector.COUNTERS.values():
+            found[f"{metric.name}_total"] = metric.labels
+        for metric in collector.HISTOGRAMS.values():
+            found |= {f"{metric.name}_{part}": metric.labels for part in ("bucket", "sum", "count")}
+        others = [one for one in vars(collector).values() if isinstance(one, collector.Metric)]
+        found |= {metric.name: metric.labels for metric in (*collector.GAUGES.values(), *others)}
         return found
 
     def test_those_of_the_rules(self) -> None:
-        assert {one for rule in ALERTS.values() for one in metrics_in(rule["expr"])} <= self.known().keys()
+        rules = (*ALERTS.values(), *RECORDED.values())
+        assert {one for rule in rules for one in metrics_in(rule["expr"])} <= self.known().keys()
 
     def test_those_of_the_rules_tests_with_their_labels(self) -> None:
         for case in CASES:

@@ -16,8 +16,6 @@ from django_tasklock.admin.labels import action_label, parked_label
 from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.durations import format_duration
-from django_tasklock.operations.metrics import PastHold, last_holds
-from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import LockDetail, LockState, LockView
 
 
@@ -51,7 +49,6 @@ def show(
         "row_url": admin.row_url_getter(request)(detail.row.ref) if detail.row else "",
         "comparisons": _compare_with_row(detail),
         "datetime_format": DATETIME_FORMAT,
-        "holds": _hold_rows(detail.name),
         "parked": [
             (message, parked_label(message.state), format_duration(message.waited)) for message in detail.parked
         ],
@@ -76,31 +73,6 @@ def look_up(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
         messages.warning(request, text)
         return HttpResponseRedirect(admin.page_url("changelist"))
     return HttpResponseRedirect(admin.page_url("change", bare))
-
-
-class HoldRow(NamedTuple):
-    """A past hold of a lock."""
-
-    hold: PastHold
-    since: str
-    duration: str
-    ended: str
-
-
-def _hold_rows(name: str) -> list[HoldRow]:
-    """Return the last holds; none if the store does not record them."""
-    labels = {
-        "released": _("given back"),
-        "expired": _("its lease ran out"),
-        "deleted": _("its key was deleted or evicted"),
-        "forced": _("taken away"),
-    }
-    return [
-        HoldRow(
-            hold, format_datetime(hold.acquired_at), format_duration(hold.held_for), labels.get(hold.ended, hold.ended)
-        )
-        for hold in if_supported(lambda: last_holds(name)) or ()
-    ]
 
 
 def _property_list(view: LockView, row: LockRow) -> list[LabeledValue]:

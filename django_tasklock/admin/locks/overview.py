@@ -1,31 +1,30 @@
-"""The overview: the present state, and charts of the last hours or days."""
+"""The overview: the present state, and a chart of the last day."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+import time
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db.models import Model
 from django.http import HttpRequest, HttpResponse
 from django.utils.formats import date_format
 from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
-from django_tasklock.admin.base import StoreAdmin, is_fragment, may_view, page_url, query_string
+from django_tasklock import counts
+from django_tasklock.admin.base import StoreAdmin, is_fragment, may_view, page_url
 from django_tasklock.admin.formats import NO_VALUE
-from django_tasklock.admin.locks.listing import Choice
 from django_tasklock.admin.plots import BarChart, Series
+from django_tasklock.counts import Count
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage, RateLimit, SweepEntry
 from django_tasklock.operations.durations import format_duration
-from django_tasklock.operations.metrics import Gauges, Histogram, HourOfCounts, read_gauges, read_hours
-from django_tasklock.operations.optional import if_supported
+from django_tasklock.operations.state import Gauges, read_gauges
 
-HOURS, DAYS = 24, 14
-KINDS = 12
-"""Kinds of locks on the page: those with the most releases."""
+HOURS = 24
 
 
 class Figure(NamedTuple):
@@ -37,156 +36,61 @@ class Figure(NamedTuple):
     alarming: bool = False
 
 
-@dataclass(frozen=True)
-class KindRow:
-    """How long the locks of one kind were held."""
-
-    kind: str
-    count: str
-    median: str
-    """The median."""
-    percentile_95: str
-    """The 95th percentile."""
-    mean: str
-    plot: BarChart
-
-
 def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     """Show the overview, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
-    days = request.GET.get("over", "") == "days"
     gauges = read_gauges()
     if not gauges.store_up:
         raise BackendUnavailable("the store could not be asked")
-    found = if_supported(lambda: read_hours(DAYS * 24 if days else HOURS))
-    hours = found or []
-    periods = group_by_day(hours) if days else group_by_hour(hours)
+    hours = read_day()
     context: dict[str, Any] = {
-        "figures": _figures(admin, request, gauges),
-        "counted": found is not None,
-        "ranges": [
-            Choice(_("the last 24 hours"), "?", not days),
-            Choice(_("the last 14 days"), query_string({"over": "days"}), days),
-        ],
-        "plots": [plot(periods) for plot in (_granted_chart, _conflict_chart, _end_chart, _wait_chart)],
-        "kinds": _kind_rows(hours),
-        "refresh_url": query_string({"over": "days" if days else ""}),
+        "figures": [*_figures(admin, request, gauges), *_day_figures(hours or {})],
+        "counted": hours is not None,
+        "plot": make_chart(hours or {}),
     }
     template = "overview_fragment" if is_fragment(request) else "overview"
     return admin.page(request, template, _("Overview"), **context)
 
 
-class Period(NamedTuple):
-    """The counts of an hour, or of a day."""
-
-    label: str
-    hours: Sequence[HourOfCounts]
-
-
-def group_by_hour(hours: Sequence[HourOfCounts]) -> list[Period]:
-    """Return the last hours, including those without counts."""
-    current_hour = datetime.now(UTC).replace(minute=0, second=0, microsecond=0)
-    found = {hour.begins: hour for hour in hours}
-    begins = [current_hour - timedelta(hours=back) for back in reversed(range(HOURS))]
-    return [Period(_format_time(at, "H:i"), [found[at]] if at in found else []) for at in begins]
+def read_day() -> Mapping[int, Sequence[Count]] | None:
+    """Return the counts of the last day by hour; ``None`` if the database does not have them."""
+    try:
+        return counts.read_hours(HOURS)
+    except (BackendUnavailable, ImproperlyConfigured):  # the page of the locks does not need that database
+        return None
 
 
-def group_by_day(hours: Sequence[HourOfCounts]) -> list[Period]:
-    """Return the last days in the active time zone."""
-    today = localtime(datetime.now(UTC)).date()
-    days = [today - timedelta(days=back) for back in reversed(range(DAYS))]
-    found: dict[Any, list[HourOfCounts]] = {day: [] for day in days}
-    for hour in hours:
-        found.setdefault(localtime(hour.begins).date(), []).append(hour)
-    return [Period(str(date_format(day, "m-d")), found[day]) for day in days]
-
-
-def _format_time(at: datetime, date_format_code: str) -> str:
-    local: Any = localtime(at)
-    return str(date_format(local, date_format_code))
-
-
-def _granted_chart(periods: Sequence[Period]) -> BarChart:
-    def waited(hour: HourOfCounts) -> float:
-        return sum(sum(kind.wait.buckets[1:]) for kind in hour.totals.kinds)
-
-    def at_once(hour: HourOfCounts) -> float:
-        return sum(kind.wait.buckets[0] for kind in hour.totals.kinds)
-
-    parts = [_make_series(_("at once"), periods, at_once), _make_series(_("after a wait"), periods, waited)]
-    return _make_chart(_("Locks granted"), periods, parts)
-
-
-def _conflict_chart(periods: Sequence[Period]) -> BarChart:
-    def timed_out(hour: HourOfCounts) -> float:
-        return sum(kind.conflicts.get("timeout", 0) for kind in hour.totals.kinds)
-
-    def busy(hour: HourOfCounts) -> float:
-        return sum(kind.conflicted for kind in hour.totals.kinds) - timed_out(hour)
-
-    parts = [_make_series(_("busy"), periods, busy), _make_series(_("gave up waiting"), periods, timed_out)]
-    return _make_chart(_("Conflicts"), periods, parts)
-
-
-def _end_chart(periods: Sequence[Period]) -> BarChart:
-    def expired(hour: HourOfCounts) -> float:
-        return sum(kind.expired + kind.deleted for kind in hour.totals.kinds)
-
-    def forced(hour: HourOfCounts) -> float:
-        return sum(kind.forced for kind in hour.totals.kinds)
-
-    parts = [_make_series(_("lease ran out"), periods, expired), _make_series(_("taken away"), periods, forced)]
-    return _make_chart(_("Holds that did not end with a release"), periods, parts)
-
-
-def _wait_chart(periods: Sequence[Period]) -> BarChart:
-    values = [
-        merge([kind.wait for hour in period.hours for kind in hour.totals.kinds]).quantile(0.95) for period in periods
+def make_chart(hours: Mapping[int, Sequence[Count]]) -> BarChart:
+    """Return the chart of the requests for locks, hour by hour, by what became of them."""
+    last = int(time.time()) // 3600 * 3600
+    begins = [last - back * 3600 for back in reversed(range(HOURS))]
+    parts = [
+        Series(label, [sum_of(hours.get(at, ()), event) for at in begins])
+        for label, event in (
+            (_("granted at once"), counts.ACQUIRED),
+            (_("granted after a wait"), counts.WAITED),
+            (_("busy"), counts.CONFLICT),
+        )
     ]
-    parts = [Series(_("95th percentile"), [value or 0.0 for value in values])]
-    return BarChart(_("Waiting for a lock"), [period.label for period in periods], parts, format_seconds)
+    return BarChart(_("Requests for locks in the last day"), list(map(_format_hour, begins)), parts, format_number)
 
 
-def _make_series(label: str, periods: Sequence[Period], count: Callable[[HourOfCounts], float]) -> Series:
-    return Series(label, [sum(map(count, period.hours)) for period in periods])
+def sum_of(found: Sequence[Count], event: str) -> int:
+    """Return how often this event happened, whatever its kind and duration."""
+    return sum(one.number for one in found if one.event.partition(":")[0] == event)
 
 
-def _make_chart(title: str, periods: Sequence[Period], parts: Sequence[Series]) -> BarChart:
-    return BarChart(title, [period.label for period in periods], parts, format_number)
+def _format_hour(at: int) -> str:
+    local: Any = localtime(datetime.fromtimestamp(at, UTC))
+    return str(date_format(local, "H:i"))
 
 
-def merge(histograms: Sequence[Histogram]) -> Histogram:
-    """Return the sum of several histograms."""
-    if not histograms:
-        return Histogram()
-    buckets = tuple(map(sum, zip(*(one.buckets for one in histograms), strict=True)))
-    return Histogram(buckets, sum(one.seconds for one in histograms))
-
-
-def _kind_rows(hours: Sequence[HourOfCounts]) -> list[KindRow]:
-    found: dict[str, list[Histogram]] = {}
-    for hour in hours:
-        for kind in hour.totals.kinds:
-            if kind.released:
-                found.setdefault(kind.kind, []).append(kind.hold)
-    holds = sorted(
-        ((kind, merge(histograms)) for kind, histograms in found.items()), key=lambda one: (-one[1].count, one[0])
-    )
-    return [_kind_row(kind, hold) for kind, hold in holds[:KINDS]]
-
-
-def _kind_row(kind: str, hold: Histogram) -> KindRow:
-    labels = [_("up to %(span)s") % {"span": format_seconds(bound)} for bound in hold.bounds]
-    labels.append(_("more than %(span)s") % {"span": format_seconds(hold.bounds[-1])})
-    name = kind or _("(without a kind)")
-    title = _("How long %(kind)s was held") % {"kind": name}
-    return KindRow(
-        kind=name,
-        count=format_number(hold.count),
-        median=format_seconds(hold.quantile(0.5) or 0),
-        percentile_95=format_seconds(hold.quantile(0.95) or 0),
-        mean=format_seconds(hold.mean or 0),
-        plot=BarChart(title, labels, [Series(_("holds"), hold.buckets)], format_number),
-    )
+def _day_figures(hours: Mapping[int, Sequence[Count]]) -> list[Figure]:
+    day = [one for found in hours.values() for one in found]
+    lost, forced = sum_of(day, counts.LOST), sum_of(day, counts.FORCED)
+    return [
+        Figure(_("Lost in a day"), format_number(lost), alarming=bool(lost)),
+        Figure(_("Taken away in a day"), format_number(forced)),
+    ]
 
 
 def format_number(value: float) -> str:

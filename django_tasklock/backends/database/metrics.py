@@ -192,8 +192,7 @@ def count(event: str, kind: str | None, amount: int | None = None, number: int =
 
 def kind_of(holder: dict[str, Any]) -> str | None:
     """Return the kind of a lock from the holder in its row; ``None``: the lock is not counted."""
-    kind = holder.get("kind")
-    return kind if isinstance(kind, str) else None
+    return None
 
 
 def kind_column(kind: str) -> str:

@@ -14,7 +14,6 @@ from typing import TypeVar
 
 from django.db.models import Max, QuerySet
 
-from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
 from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
@@ -23,7 +22,6 @@ from django_tasklock.backends.database.rows import insert
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
@@ -46,7 +44,7 @@ class DatabaseRates(RateStore):
 
         ``again``: an earlier attempt may have been executed. ``counted``: count the result in the same transaction.
         """
-        kind = limiter_kind(terms.name) if counted and get_settings().METRICS else None
+        kind = None
 
         def attempt(alias: str, again: bool) -> T:
             key, ends = key_of(terms.name), time.monotonic() + MAX_RACE

@@ -7,13 +7,11 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import ParamSpec, TypeVar
 
-from django_tasklock.backends.contract.metrics import limiter_kind
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
-from django_tasklock.conf import get_settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -61,9 +59,6 @@ class MemoryRates(RateStore):
 
     def _counted(self, terms: Terms, answer: T) -> T:
         """Count the result of an operation, unless the books are separate ones; return it."""
-        if self._own is None and get_settings().METRICS and (event := ledger_verbs.event_of(answer)) is not None:
-            with self._mutex:
-                store.counts.add(store.now(), event[0], limiter_kind(terms.name), event[1])
         return answer
 
     def resume(

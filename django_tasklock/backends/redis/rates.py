@@ -27,7 +27,6 @@ from django_tasklock.backends.contract.rates import (
     WindowUnits,
 )
 from django_tasklock.backends.redis.script import Script, bulk, load
-from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import BackendUnavailable
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class RedisRates(RateStore):
     def __init__(self, backend: RedisBackend) -> None:
         self.backend = backend
         self.bodies = {verb: body_of(verb) for verb in VERBS}
-        self._counted = COUNTED if get_settings().METRICS else ""
+        self._counted = ""
         self._scripts: dict[tuple[str, int], Script] = {}
         self.encode = lru_cache(maxsize=256)(self._encode)
         self.encode_reserve = lru_cache(maxsize=1024)(self._encode_reserve)

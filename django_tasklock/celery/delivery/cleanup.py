@@ -28,6 +28,7 @@ from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.locks.events import count_forced
 from django_tasklock.locks.holder import alive
 from django_tasklock.names import NameTemplate, of_tenant, own_name
 from django_tasklock.rates.background import background_work
@@ -151,7 +152,8 @@ class _EndedDelivery(NamedTuple):
             return True
         if alive(record.holder) is not False:
             return False
-        if get_backend().remove(record.name, record.token) is not None:
+        if (removed := get_backend().remove(record.name, record.token)) is not None:
+            count_forced(removed)
             logger.warning("lock %r is free: the process of %s[%s] died", self.name, self.task.name, self.task_id)
         return True
 

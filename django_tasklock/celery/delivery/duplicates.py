@@ -11,9 +11,9 @@ from collections.abc import Generator
 from typing import NamedTuple, NoReturn
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.metrics import TIMED_OUT
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
+from django_tasklock.counts import TIMED_OUT
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import RENEWED, abandoned, alive
@@ -162,10 +162,13 @@ def free_abandoned(record: Record | None, name: str) -> bool:
 def free_dead_lock(name: str, token: str) -> bool:
     """Free the lock of a dead process. Return whether this call is known to have done so: the reply may be lost."""
     try:
-        return any([get_backend().remove(one, token) is not None for one in each_of(name)])  # noqa: C419  # all of them
+        freed = [record for one in each_of(name) if (record := get_backend().remove(one, token)) is not None]
     except BackendUnavailable as error:  # the next acquire applies the policy
         logger.warning("lock %r: not taken over: %s", name, error)
         return False
+    if freed:
+        events.count_forced(freed[0])
+    return bool(freed)
 
 
 def was_renewed(first: Record, now: Record) -> bool:

@@ -8,13 +8,13 @@ from typing import Any, Literal, cast
 from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject
 
-from django_tasklock.backends.contract.metrics import clean_kind
 from django_tasklock.celery.definition import body_of
 from django_tasklock.celery.delivery.nested import is_map, map_options
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCall
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.options import OnceOptions
+from django_tasklock.counts import clean_kind
 from django_tasklock.decorators.call import Call, CallStrategy, Skipped, action_when_busy, skip_or_raise
 from django_tasklock.decorators.options import CallOptions
 from django_tasklock.decorators.rows import GuardedRow

@@ -55,7 +55,8 @@ def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
                 continue
             if alive(record.holder) is not False:
                 freed = False
-            elif permits.remove(name, record.token) is not None:
+            elif (removed := permits.remove(name, record.token)) is not None:
+                events.count_forced(removed, "limiter")
                 logger.warning("limiter %r: a permit is free: the process of %s[%s] died", name, task.name, task_id)
     return freed
 
@@ -105,8 +106,8 @@ class PermitTaskCall(CallStrategy):
         try:
             own_permits = [one for one in permits.members(self.lock.name) if one.holder.task_id == self.message.id]
             for record in own_permits:
-                if alive(record.holder) is False:
-                    permits.remove(self.lock.name, record.token)
+                if alive(record.holder) is False and (removed := permits.remove(self.lock.name, record.token)):
+                    events.count_forced(removed, "limiter")
         except BackendUnavailable:
             return False
         return bool(own_permits)

@@ -7,11 +7,11 @@ from typing import Any
 
 from celery.exceptions import Retry
 
-from django_tasklock.backends.contract.metrics import TIMED_OUT
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.message import token_of
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import seconds_until
+from django_tasklock.counts import TIMED_OUT
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.transfer import keep_for
 from django_tasklock.types import monotonic

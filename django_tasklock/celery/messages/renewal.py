@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from django_tasklock import signals
+from django_tasklock import counts, signals
 from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.detached import DetachedMessages
 from django_tasklock.celery.messages.index import Index
@@ -218,6 +218,7 @@ class Renewer:
             late,
             ": it was over, and what of it was put back is delivered to another worker, too" if over else "",
         )
+        counts.count(counts.LATE, "")
         signals.send(signals.messages_late, self.node, late=late, messages=messages, over=over)
 
     def _check_server(self, index: Index) -> None:

@@ -7,16 +7,12 @@ to put a message back into the broker exactly one does.
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import contextmanager
-from functools import partial
+from collections.abc import Collection, Sequence
 from typing import Any
 
 from django.db.models import Count, F, OuterRef, Q, QuerySet, Subquery
 
-from django_tasklock.backends.contract import metrics
-from django_tasklock.backends.contract.metrics import clean_kind
-from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count as new_count
+from django_tasklock import counts
 from django_tasklock.backends.database.names import in_ascii, key_of, storable
 from django_tasklock.celery.parking.rows import (
     DEAD,
@@ -35,7 +31,6 @@ from django_tasklock.celery.parking.rows import (
     rows_of,
     session,
 )
-from django_tasklock.conf import get_settings
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 
@@ -170,20 +165,11 @@ def _upsert(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
     **rest: Any,
 ) -> bool:  # fmt: skip
-    event = None if rest["state"] == RUNNING else metrics.PARKED
-
-    def counted(alias: str, write: Callable[[], object]) -> bool:
-        with _counted(alias, task, event) as count:
-            done = bool(write())
-            if done:
-                count()
-        return done
-
     def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id)
         new = {"message": message, "changed_at": Now(), **rest}
         first = fresh
-        while first or not counted(alias, lambda: mine.update(**new)):
+        while first or not mine.update(**new):
             first = False
             row = _row(name, number, mode, task, task_id, message, **rest)
             if limit is not None:
@@ -191,32 +177,28 @@ def _upsert(
                 if row.place is None:
                     return False
             # False: another delivery has inserted its row meanwhile, or another message has taken the place.
-            if counted(alias, partial(insert, alias, row)):
+            if insert(alias, row):
                 break
         return True
 
-    return session.run(verb, name=name)
+    done = session.run(verb, name=name)
+    if done and rest["state"] != RUNNING:
+        _count(counts.PARKED, task)
+    return done
 
 
 def _event_of(before: str, state: str) -> str | None:
     """Return the event to count when a message changes to this state; ``None``: nothing is counted."""
     if state == SUPERSEDED and before != SUPERSEDED:
-        return metrics.SUPERSEDED
+        return counts.SUPERSEDED
     if state == PROMOTED:
-        return metrics.TAKEN_OVER if before in (RUNNING, ENDED) else metrics.PROMOTED
+        return counts.TAKEN_OVER if before in (RUNNING, ENDED) else counts.PROMOTED
     return None
 
 
-@contextmanager
-def _counted(alias: str, task: str, event: str | None) -> Iterator[Callable[[], None]]:
-    """Write the block's changes and their count atomic_if_counted. Yields the function that counts."""
-    kind = clean_kind(task) if event is not None and get_settings().METRICS else None
-    with atomic_if_counted(alias, kind):
-        yield lambda: _metrics.write(alias, new_count(event or "", kind))
-    _metrics.purging.purge_if_due()
-
-
-_metrics = DatabaseMetrics()
+def _count(event: str | None, task: str) -> None:
+    if event is not None:
+        counts.count(event, counts.clean_kind(task))
 
 
 def _row(name: str, number: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
@@ -246,13 +228,12 @@ def move_to(row: ParkedRow, state: str, *, sent: int = 0, crashes: int = 0, **mo
 
     def verb(alias: str, again: bool) -> bool:
         new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
-        with _counted(alias, row.task, _event_of(row.state, state)) as count:
-            moved = _unchanged(alias, row).update(state=state, **new) > 0
-            if moved:
-                count()
-        return moved
+        return _unchanged(alias, row).update(state=state, **new) > 0
 
-    return session.run(verb)
+    moved = session.run(verb)
+    if moved:
+        _count(_event_of(row.state, state), row.task)
+    return moved
 
 
 def find_older(key: str, number: int, task_id: str) -> list[ParkedRow]:

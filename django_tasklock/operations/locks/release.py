@@ -90,7 +90,7 @@ def delete_if_held(record: Record, revoked: bool = False) -> Result:
     removed = get_backend().remove(record.name, record.token)
     if removed is None:
         return _failed_result(record.name, record, revoked)
-    events.forced(record.name, lock_info(removed))
+    events.forced(record.name, removed)
     return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked, is_alive(removed))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from django_tasklock import counts
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.operations.sweep.options import SweepOptions
@@ -30,6 +31,7 @@ def sweep_entries(backend: LockStore, options: SweepOptions, log: SweepLog) -> N
         offset += pruned.kept
         unchanged_steps = 0 if any(pruned) else unchanged_steps + 1
         log.count(Kind.EXPIRED, found=pruned.removed, acted=pruned.removed)
+        counts.count(counts.EXPIRED, "", number=pruned.removed)
         log.looked_at["entries"] += sum(pruned)
 
 

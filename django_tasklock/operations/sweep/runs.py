@@ -90,13 +90,24 @@ def find_sweep_run(number: int) -> SweepRun | None:
     return None if entry is None else _to_run(entry)
 
 
-def last_sweep_age() -> float | None:
-    """Return seconds since the last sweep of everything; ``None`` if none is stored. Raises database errors.
+def last_full_sweep() -> SweepRun | None:
+    """Return the last sweep of everything; ``None`` if none is stored. Raises database errors.
 
     Runs that stopped early, or were restricted, do not count.
     """
-    at = _entries().filter(scope="", problem="").order_by("-id").values_list("at", flat=True).first()
-    return None if at is None else max(0.0, (timezone.now() - at).total_seconds())
+    entry = _entries().filter(scope="", problem="").order_by("-id").first()
+    return None if entry is None else _to_run(entry)
+
+
+def last_sweep_age() -> float | None:
+    """Return seconds since ``last_full_sweep``; ``None`` if there is none. Raises database errors."""
+    last = last_full_sweep()
+    return None if last is None else age_of(last)
+
+
+def age_of(run: SweepRun) -> float:
+    """Return seconds since the run."""
+    return max(0.0, (timezone.now() - run.at).total_seconds())
 
 
 def _entries() -> QuerySet[SweepEntry]:

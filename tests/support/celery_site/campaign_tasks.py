@@ -8,12 +8,12 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import task_lock
+from django_tasklock import counts, task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import note
 from tests.support.celery_site.tasks import hold_here
 
-__all__ = ["hardy_decorated", "hardy_once", "poison"]
+__all__ = ["hardy_decorated", "hardy_flushing", "hardy_once", "poison"]
 
 HARDY: dict[str, Any] = {"takeovers": 1000, "acks_late": True, "reject_on_worker_lost": True}
 
@@ -29,6 +29,14 @@ def hardy_once(key: str, seconds: float = 0.0) -> dict[str, Any]:
 def hardy_decorated(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """The same."""
     return hold_here(key, seconds, until)
+
+
+@shared_task(**HARDY)
+@task_lock("hold:{key}")
+def hardy_flushing(key: str, until: str) -> dict[str, Any]:
+    """The same, after its process has written what it has counted."""
+    counts.flush()
+    return hold_here(key, until=until)
 
 
 @shared_task(base=OnceTask, key="poison:{key}", takeovers=2)

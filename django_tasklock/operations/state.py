@@ -1,4 +1,4 @@
-"""The present state of locks, limiters, messages and sweeps."""
+"""The present state of locks, limiters, messages, sweeps and the broker."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from django_tasklock.operations.limits.rates import list_limits
 from django_tasklock.operations.limits.values import LimitState
 from django_tasklock.operations.locks.listing import count_locks
 from django_tasklock.operations.sweep.report import Kind
-from django_tasklock.operations.sweep.runs import last_sweep_age, sweep_runs
+from django_tasklock.operations.sweep.runs import SweepRun, age_of, last_full_sweep
 
 logger = logging.getLogger("django_tasklock")
 
@@ -83,6 +83,7 @@ def read_gauges() -> Gauges:
         logger.warning("metrics: the store could not be asked: %s", error)
         return Gauges(store_up=False, parked=_count_parked(), oldest_parked=_read_oldest_parked())
     counts = _read_or_none("locks", count_locks)
+    last = _read_or_none("the last sweep", last_full_sweep)
     oldest = _read_or_none(
         "the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records
     )
@@ -102,15 +103,12 @@ def read_gauges() -> Gauges:
         ],
         parked=_count_parked(),
         oldest_parked=_read_oldest_parked(),
-        last_sweep_age=_read_or_none("the last sweep", last_sweep_age),
-        stale_claims=_read_or_none("the last sweep", _read_stale_claims),
+        last_sweep_age=None if last is None else age_of(last),
+        stale_claims=None if last is None else _stale_claims(last),
     )
 
 
-def _read_stale_claims() -> int | None:
-    last = next((run for run in sweep_runs() if not run.scope and not run.problem), None)
-    if last is None:
-        return None
+def _stale_claims(last: SweepRun) -> int:
     tallies = last.report.get("classes")
     tally = tallies.get(str(Kind.ABANDONED)) if isinstance(tallies, dict) else None
     return int(tally.get("kept", 0)) if isinstance(tally, dict) else 0
@@ -155,4 +153,33 @@ def _read_or_none(what: str, read: Callable[[], T | None]) -> T | None:
         return read()
     except (TaskLockError, ImproperlyConfigured, Error) as error:
         logger.info("metrics: %s: %s", what, error)
+        return None
+
+
+def count_messages() -> dict[str, int] | None:
+    """Return the number of messages of each queue: waiting, parked, and fetched but not acknowledged.
+
+    ``None``: the broker is not Redis or does not answer, or the database does not, which is logged. Takes a few seconds
+    at most.
+    """
+    from django_tasklock.celery.messages import report
+
+    try:
+        return report.messages_by_queue()
+    except Exception as error:
+        logger.info("metrics: the messages could not be counted: %r", error)
+        return None
+
+
+def count_stuck() -> int | None:
+    """Return the number of messages that workers have given back, as their slots do not go on.
+
+    ``None``: messages have no leases, or the broker does not answer, which is logged. Takes a few seconds at most.
+    """
+    from django_tasklock.celery.messages import report
+
+    try:
+        return None if report.lease_lengths() is None else sum(one.stuck for one in report.workers() if one.is_current)
+    except Exception as error:
+        logger.info("metrics: the broker could not be asked: %r", error)
         return None
