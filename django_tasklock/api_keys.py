@@ -1,25 +1,18 @@
-"""API keys: the validated form of ``TASKLOCK["API_KEYS"]``, with the scopes of each key."""
+"""API keys: the validated form of ``TASKLOCK["API_KEYS"]``."""
 
 from __future__ import annotations
 
-import difflib
 import hashlib
 import hmac
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any
 
-Scope = Literal["read", "release", "limits", "messages", "audit"]
-"""``read``: read locks, limits, messages and metrics. ``release``: request the release of locks, release them, start a
-sweep. ``limits``: change, pause and reset limits, release permits. ``messages``: publish, requeue and discard parked
-messages. ``audit``: read the audit trail, which names people."""
-SCOPES: tuple[Scope, ...] = get_args(Scope)
-"""All scopes."""
-FIELDS = ("secret", "may")
-"""The fields of a key that does not have all scopes."""
+SCOPES = ("read", "all")
+"""``read``: look at everything, and read the metrics. ``all``: act as well."""
 _HINT = (
     "Write {'grafana': <secret>, ...}: texts, neither of them empty."
-    ' Or {"grafana": {"secret": ..., "may": ["read"]}}.'
+    ' Or {"grafana": {"secret": ..., "may": ["read"]}}: a key that only reads; with ["all"] it may do everything.'
 )
 
 
@@ -29,7 +22,8 @@ class ApiKey:
 
     name: str
     secret: str = field(repr=False)
-    scopes: frozenset[str] = frozenset(SCOPES)
+    acts: bool = True
+    """Whether it has the scope ``all``; every key has ``read``."""
 
     @property
     def digest(self) -> bytes:
@@ -40,7 +34,7 @@ class ApiKey:
 def keys_of(given: Mapping[str, Any]) -> tuple[ApiKey, ...]:
     """Return the keys of a valid setting. Blanks around a secret are removed."""
     return tuple(
-        ApiKey(name, said["secret"].strip(), frozenset(said["may"]))
+        ApiKey(name, said["secret"].strip(), "all" in said["may"])
         if isinstance(said, Mapping)
         else ApiKey(name, said.strip())
         for name, said in given.items()
@@ -61,48 +55,25 @@ def find_key(given: bytes, keys: Iterable[ApiKey]) -> ApiKey | None:
 
 
 def problems(given: object) -> list[tuple[str, str]]:
-    """Return the problems of the setting, each as a message and a hint. They contain no secret: they are logged."""
+    """Return the problems of the setting, each as a message and a hint.
+
+    They contain nothing that was given but the names of keys: it may be a secret in the wrong place, and they are
+    logged.
+    """
     if not isinstance(given, Mapping):
         return [(f"TASKLOCK['API_KEYS'] must be a dict of names and secrets, not {type(given).__name__}.", _HINT)]
     found = []
     for name, said in given.items():
         if not isinstance(name, str) or not name.strip():
             return [(f"TASKLOCK['API_KEYS'] has a name that is no text, or empty ({type(name).__name__}).", _HINT)]
-        where = f"TASKLOCK['API_KEYS'][{name!r}]"
-        if isinstance(said, Mapping):
-            found += _fields(where, said)
-        elif wrong := _no_secret(said):
-            found.append((f"{where} {wrong}.", _HINT))
+        fields = dict(said) if isinstance(said, Mapping) else {"secret": said, "may": ["all"]}
+        secret, may = fields.pop("secret", None), fields.pop("may", None)
+        wrong = []
+        if not isinstance(secret, str) or not secret.strip():
+            wrong.append("has no secret: a text that is not empty")
+        if not isinstance(may, list | tuple | set | frozenset) or not may or any(one not in SCOPES for one in may):
+            wrong.append(f"['may'] must be a list of {' or '.join(map(repr, SCOPES))}")
+        if fields:
+            wrong.append("has a field other than 'secret' and 'may'")
+        found += [(f"TASKLOCK['API_KEYS'][{name!r}]{'' if one[0] == '[' else ' '}{one}.", _HINT) for one in wrong]
     return found
-
-
-def _fields(where: str, said: Mapping[Any, Any]) -> list[tuple[str, str]]:
-    found = []
-    for word in said:
-        if word not in FIELDS:
-            # The key may be a secret in the wrong place, so it is shown only if it resembles a field.
-            near = difflib.get_close_matches(word, FIELDS, n=1) if isinstance(word, str) else []
-            what = f"has a field {word!r}, which is none" if near else "has a field that is none"
-            found.append((f"{where} {what}.", f"Did you mean {near[0]!r}?" if near else _HINT))
-    if wrong := _no_secret(said.get("secret")) if "secret" in said else "is missing":
-        found.append((f"{where}['secret'] {wrong}.", _HINT))
-    may = said.get("may")
-    known = ", ".join(map(repr, SCOPES))
-    if not isinstance(may, list | tuple | set | frozenset) or not may:
-        what = "is missing" if "may" not in said else "is empty" if may in ([], (), set()) else "is no list"
-        found.append((f"{where}['may'] {what}.", f"List what this key may do, of: {known}."))
-        return found
-    for scope in may:
-        if scope not in SCOPES:
-            near = difflib.get_close_matches(scope, SCOPES, n=1) if isinstance(scope, str) else []
-            short = isinstance(scope, str) and scope.isalpha() and len(scope) <= 12  # no secret is
-            shown = repr(scope) if near or short else f"a value ({type(scope).__name__})"
-            hint = f"Did you mean {near[0]!r}?" if near else f"Known: {known}."
-            found.append((f"{where}['may'] has {shown}, which is no scope.", hint))
-    return found
-
-
-def _no_secret(given: object) -> str:
-    if not isinstance(given, str):
-        return f"is no text but {type(given).__name__}"
-    return "" if given.strip() else "is empty"

@@ -12,7 +12,7 @@ from django.core.cache import cache
 from django.http import HttpRequest, JsonResponse
 from django.utils.translation import gettext_lazy as _
 
-from django_tasklock.api_keys import ApiKey, Scope, find_key
+from django_tasklock.api_keys import ApiKey, find_key
 from django_tasklock.conf import get_settings
 
 SCHEME = "api-key"
@@ -55,22 +55,15 @@ def authenticate(request: HttpRequest) -> ApiKey | None:
     return key
 
 
-def scope_missing(key: ApiKey, scope: Scope) -> str:
-    """Return a message that the key lacks the scope; empty if it has it."""
-    if scope in key.scopes:
-        return ""
-    text = _("Key %(name)r may not do this: it needs the scope %(scope)r (TASKLOCK['API_KEYS']).")
-    return str(text % {"name": key.name, "scope": scope})
-
-
-def refusal(request: HttpRequest, scope: Scope) -> JsonResponse | None:
-    """Return the error response to a request without a key of this scope; ``None`` if it has one.
+def refusal(request: HttpRequest) -> JsonResponse | None:
+    """Return the error response to a request without a key; ``None`` if it has one, as every key may read.
 
     For views without REST framework.
     """
     headers: dict[str, str] = {}
     try:
-        key = authenticate(request)
+        if authenticate(request) is not None:
+            return None
     except KeyRefused as refused:
         if refused.retry_after is None:
             status, code, detail, headers = 401, "authentication_failed", str(refused), {"WWW-Authenticate": CHALLENGE}
@@ -78,15 +71,11 @@ def refusal(request: HttpRequest, scope: Scope) -> JsonResponse | None:
             status, code, headers = 429, "throttled", {"Retry-After": str(refused.retry_after)}
             detail = f"Too many wrong API keys from this address: wait {refused.retry_after} s."
     else:
-        if key is not None:
-            status, code, detail = 403, "permission_denied", scope_missing(key, scope)
-        elif get_settings().API_KEYS:
+        if get_settings().API_KEYS:
             status, code, headers = 401, "not_authenticated", {"WWW-Authenticate": CHALLENGE}
             detail = "Send an API key: 'Authorization: Api-Key <key>'."
         else:
             status, code, detail = 403, "permission_denied", "TASKLOCK['API_KEYS'] has no keys: this is closed."
-        if not detail:
-            return None
     headers["Cache-Control"] = "no-store"
     return JsonResponse({"code": code, "detail": detail}, status=status, headers=headers)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Collection, Mapping
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from typing import Any
 
@@ -15,15 +15,15 @@ MERGED = ("info", "ref")
 def to_plain(value: Any) -> Any:
     """Convert a value of ``operations`` to what ``json.dumps`` accepts, with its properties, such as ``dead``.
 
-    Datetimes become ISO 8601 text, enums their values; what JSON does not have, such as the primary key of a row in its
-    own type, becomes text.
+    Datetimes become ISO 8601 text in UTC, enums their values; what JSON does not have, such as the primary key of a row
+    in its own type, becomes text.
     """
     if isinstance(value, Enum):
         return value.value
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, datetime):
-        return value.isoformat().replace("+00:00", "Z")
+        return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
     attributes = _attributes(value)
     if attributes is not None:
         plain: dict[str, Any] = {}

@@ -27,6 +27,7 @@ Code = Literal[
     "cannot_list",
     "changed_hands",
     "database_unavailable",
+    "invalid",
     "invalid_name",
     "invalid_row_state",
     "invalid_sweep",
@@ -42,7 +43,7 @@ Code = Literal[
     "unknown_message",
     "unknown_run",
 ]
-"""Our error codes, in addition to those of REST framework. docs/rest.md lists them all."""
+"""Our error codes; ``invalid`` and others are REST framework's. docs/rest.md lists them all."""
 
 
 class Problem(APIException):

@@ -36,7 +36,6 @@ INSTALLED_APPS = [
     "django.contrib.messages",
     "django.contrib.staticfiles",
     "rest_framework",
-    "drf_spectacular",
     "django_tasklock",
     "videos",
 ]
@@ -101,8 +100,6 @@ TASKLOCK = {
     "RATE_LIMITS": {"catalogue": os.environ.get("CATALOGUE_RATE", "100/m")},  # of all workers together
     "API_KEYS": dict(pair.split("=", 1) for pair in os.environ.get("TASKLOCK_API_KEYS", "").split(",") if pair),
 }
-
-REST_FRAMEWORK = {"DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema"}
 
 CELERY_BROKER_URL = f"{REDIS_URL}/0"
 CELERY_TASK_IGNORE_RESULT = True

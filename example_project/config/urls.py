@@ -8,13 +8,11 @@ from django.contrib import admin
 from django.templatetags.static import static as file
 from django.urls import include, path
 from django.views.generic import RedirectView
-from drf_spectacular.views import SpectacularAPIView
 
 urlpatterns = [
     path("admin/", admin.site.urls),
     path("api/v1/tasks/", include("django_tasklock.rest.urls")),
     path("health/", include("django_tasklock.health.urls")),
-    path("api/schema", SpectacularAPIView.as_view()),
     path("favicon.ico", RedirectView.as_view(url=file("videos/icon.svg"))),
     path("", include("videos.urls")),
     *static(settings.MEDIA_URL, document_root=settings.MEDIA_ROOT),

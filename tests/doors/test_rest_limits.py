@@ -58,6 +58,7 @@ class TestLimits:
             "name": name, "limiter": name, "tenant": None, "configured": False, "algorithm": "window",
             "rates": ["1/m", "100/d"], "state": "full", "waiting": 1, "tenants": 0, "tenants_seen": [], "history": [],
             "usage": {
+                "name": name, "used": 1,
                 "windows": [
                     {"rate": "1/m", "window": 60.0, "limit": 1, "used": 1, "ahead": 1},
                     {"rate": "100/d", "window": 86400.0, "limit": 100, "used": 1, "ahead": 1},

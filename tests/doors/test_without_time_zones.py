@@ -9,11 +9,10 @@ import pytest
 from django.test import Client
 
 from django_tasklock import RateLimiter, operations
-from django_tasklock.operations.trail import ActQuery
 from django_tasklock.operations.values import Actor
-from django_tasklock.rest.records.serializers import AuditQuerySerializer, EntrySerializer
+from tests.support.rest import PREFIX, Api
 
-pytest_plugins = ["tests.support.admin_fixtures"]
+pytest_plugins = ["tests.support.admin_fixtures", "tests.support.rest_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks", "naive")]
 
 ME = Actor("me")
@@ -44,21 +43,21 @@ def test_pages_are_shown(visitor: Any, page: str) -> None:
     assert client.get(f"/admin/tasklock/{page}").status_code == 200
 
 
-def test_times_that_are_shown_are_those_of_the_deed() -> None:
+def test_times_that_are_shown_are_those_of_the_deed(by_key: Api) -> None:
     RateLimiter("api", "1/m").acquire()
     operations.reset_limit("api", by=ME)
-    [act] = operations.acts()
-    assert abs(datetime.fromisoformat(EntrySerializer(act).data["at"]) - datetime.now(UTC)) < A_MINUTE
+    [act] = by_key.get(PREFIX + "audit").json()["acts"]
+    assert act["at"].endswith("Z")
+    assert abs(datetime.fromisoformat(act["at"]) - datetime.now(UTC)) < A_MINUTE
 
 
 @pytest.mark.parametrize("written", ["{:%Y-%m-%dT%H:%M:%SZ}", "{:%Y-%m-%dT%H:%M:%S}"], ids=["utc", "of the project"])
-def test_a_time_that_is_given_narrows(written: str) -> None:
+def test_a_time_that_is_given_narrows(by_key: Api, written: str) -> None:
     RateLimiter("api", "1/m").acquire()
     operations.reset_limit("api", by=ME)
     for minutes, found in ((-5, 1), (5, 0)):
         at = datetime.now(UTC) + timedelta(minutes=minutes)
         if not written.endswith("Z}"):
             at += timedelta(hours=8)
-        asked = AuditQuerySerializer(data={"since": written.format(at)})
-        asked.is_valid(raise_exception=True)
-        assert len(operations.list_acts(ActQuery(since=asked.validated_data["since"])).acts) == found
+        acts = by_key.get(PREFIX + "audit", {"since": written.format(at)}).json()["acts"]
+        assert len(acts) == found

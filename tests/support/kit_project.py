@@ -44,7 +44,7 @@ def run_pytest(
     if settings:
         known["DJANGO_SETTINGS_MODULE"] = settings
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-p", "no:schemathesis", "-ra", *options],
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", *options],
         cwd=directory,
         env=known | {"PYTHONPATH": str(directory)} | environment,
         capture_output=True,

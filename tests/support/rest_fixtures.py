@@ -23,7 +23,6 @@ def rest(settings: Any, configure: Callable[..., None], monkeypatch: pytest.Monk
     monkeypatch.setattr(authentication, "WRONG_KEYS", 10**6)
     settings.REST_FRAMEWORK = {
         "DEFAULT_AUTHENTICATION_CLASSES": BASIC_AND_SESSION,
-        "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
         "DEFAULT_THROTTLE_RATES": RATES,
     }
 
