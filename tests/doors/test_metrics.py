@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
@@ -151,6 +153,21 @@ class TestCounts:
             self.count("acquired", f"kind-{number}")
         with django_assert_num_queries(1):
             assert len(counts.read_totals()) == 200
+
+    @pytest.mark.database
+    def test_a_scrape_makes_as_many_queries_whatever_there_is(self, settings):
+        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+        made = []
+        for number in (2, 30):
+            for one in range(number):
+                RateLimiter(f"api:{number}:{one}", "5/m").acquire()
+                assert ConcurrencyLimiter(f"transcode:{number}:{one}", 1).acquire()
+            assert counts.flush()
+            with CaptureQueriesContext(connection) as queries:
+                list(TaskLockCollector().collect())
+            made.append(len(queries))
+        assert len(set(made)) == 1
+        assert made[0] < 40
 
     def test_without_the_table_the_state_is_still_shown(self, monkeypatch, caplog):
         monkeypatch.setattr(EventCount._meta, "db_table", "there_is_none")

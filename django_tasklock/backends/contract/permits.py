@@ -8,6 +8,7 @@ and is not stored: a caller is granted a permit if fewer than *its* limit are ta
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.queries import Queued
@@ -26,6 +27,10 @@ class Permits(LeaseStore):
     @abstractmethod
     def members(self, name: str) -> list[Record]:
         """Return the current members, the oldest first."""
+
+    def members_of(self, names: Sequence[str]) -> list[list[Record]]:
+        """Return the current members of several limiters. A store that can reads them in one step."""
+        return [self.members(name) for name in names]
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
         """Return the waiters in the store's queue for a permit, the longest first; none where waiters poll."""

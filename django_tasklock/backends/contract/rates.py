@@ -316,6 +316,10 @@ class RateStore(ABC):
     def usage(self, terms: Terms) -> Usage:
         """Return the usage of the limiter. Changes nothing."""
 
+    def usages(self, each: Sequence[Terms]) -> list[Usage]:
+        """Return the usage of several limiters. A store that can reads them in one step."""
+        return [self.usage(terms) for terms in each]
+
     @abstractmethod
     def reset(self, terms: Terms) -> None:
         """Drop all usage, bookings, stops and the share; callers that sleep until a slot must book again."""

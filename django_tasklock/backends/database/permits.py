@@ -7,6 +7,7 @@ every isolation level. Releases and renewals change only the permit's own row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -104,6 +105,16 @@ class DatabasePermits(DatabaseLeases, Permits):
             return read_permits(permits(alias).filter(key=key_of(name), expires_at__gt=Now()))
 
         return [row.record() for row in self.session.run(verb, name=name, write=False)]
+
+    def members_of(self, names: Sequence[str]) -> list[list[Record]]:
+        def verb(alias: str, again: bool) -> list[Row]:
+            return read_permits(permits(alias).filter(key__in=list(map(key_of, names)), expires_at__gt=Now()))
+
+        found: dict[str, list[Record]] = {name: [] for name in names}
+        for row in self.session.run(verb, write=False):
+            record = row.record()
+            found.get(record.name, []).append(record)
+        return list(found.values())
 
     def remove(self, name: str, token: str) -> Record | None:
         def verb(alias: str, again: bool) -> Record | None:

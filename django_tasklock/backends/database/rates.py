@@ -129,6 +129,18 @@ class DatabaseRates(RateStore):
     def usage(self, terms: Terms) -> Usage:
         return self.run(terms, lambda book, again: ledger_verbs.usage(book), write=False)
 
+    def usages(self, each: Sequence[Terms]) -> list[Usage]:
+        def verb(alias: str, again: bool) -> list[Usage]:
+            states, now = dict[str, str](), 0
+            rows = rows_of(alias).filter(key__in=[key_of(terms.name) for terms in each]).annotate(now=Now())
+            for key, state, now in rows.values_list("key", "state", "now"):  # noqa: B007  # the last one's time
+                states[key] = state
+            now = now or rows_of(alias).aggregate(now=AggregateNow(), none=Max("version"))["now"]
+            found = (RateBook(State(states.get(key_of(terms.name), "")), terms, now * 1000) for terms in each)
+            return list(map(ledger_verbs.usage, found))
+
+        return self._session.run(verb, write=False)
+
     def vote(self, terms: Terms, process: str) -> str:
         return self.run(terms, lambda book, again: ledger_verbs.vote(book, process))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.rates import TENANT, split_tenant
@@ -12,6 +14,7 @@ from django_tasklock.operations.audit import audited
 from django_tasklock.operations.limits.values import LimitOutcome, LimitResult, PermitsPage, PermitsView
 from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.values import Actor
+from django_tasklock.types import Record
 
 MAX_NAMES = 5000  # names read from the store's index
 
@@ -23,7 +26,8 @@ def list_permits(text: str = "", limit: int = 100) -> PermitsPage:
     """
     store = get_backend().permits
     names = sorted(name for name in store.names(MAX_NAMES) if text.lower() in name.lower())
-    found = (read_permits(store, name) for name in names[:limit])
+    listed = names[:limit]
+    found = [_make_view(name, members) for name, members in zip(listed, store.members_of(listed), strict=True)]
     return PermitsPage([view for view in found if view is not None], len(names) > limit)
 
 
@@ -65,7 +69,10 @@ def read_permits_if_supported(name: str) -> PermitsView | None:
 
 def read_permits(store: Permits, name: str) -> PermitsView | None:
     """Return the permits of this name; ``None`` if none is taken."""
-    members = store.members(name)
+    return _make_view(name, store.members(name))
+
+
+def _make_view(name: str, members: Sequence[Record]) -> PermitsView | None:
     if not members:
         return None
     limit = max(record.holder.limit for record in members)

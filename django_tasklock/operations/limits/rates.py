@@ -192,12 +192,13 @@ def _read_terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
 
 def _read_views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -> list[LimitView]:
     terms = _read_terms(store, names)
-    return [_read_view(store, name, terms.get(name), tenants.get(name, 0)) for name in names]
+    known = list(terms.values())
+    usages = {one.name: usage_of(one, found) for one, found in zip(known, store.usages(known), strict=True)}
+    return [_make_view(name, terms.get(name), usages.get(name), tenants.get(name, 0)) for name in names]
 
 
-def _read_view(store: RateStore, name: str, terms: Terms | None, tenants: int) -> LimitView:
+def _make_view(name: str, terms: Terms | None, usage: RateUsage | None, tenants: int) -> LimitView:
     limiter, tenant = split_tenant(name)
-    usage = None if terms is None else usage_of(terms, store.usage(terms))
     return LimitView(
         name=name,
         limiter=limiter,
