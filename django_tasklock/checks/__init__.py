@@ -18,8 +18,6 @@ CHECKS = (
     "settings.check_tenants",
     "store.check_backend",
     "store.check_shared",
-    "limits.check_limits_supported",
-    "limits.check_limits",
     "guards.check_guards",
 )
 """Paths of the checks, relative to this package."""
@@ -29,7 +27,7 @@ DEPLOY_CHECKS = (
     "tasks.check_unguarded",
     "tasks.check_visibility",
     "tasks.check_late_acknowledgement",
-    "messages.check_message_lease",
+    "tasks.check_message_lease",
 )
 """Paths of the checks that run with ``check --deploy`` only."""
 

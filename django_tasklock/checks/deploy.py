@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import secrets
 from collections.abc import Iterator
 from typing import Any
@@ -13,41 +12,32 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, router
 
 from django_tasklock.backends import LockStore
-from django_tasklock.checks.store import in_redis, is_kind, valid_backend
+from django_tasklock.checks.store import is_kind, valid_backend
 from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Grant
 
-OLDEST_VERSION = (6, 2)
 SAFE_POLICY = "noeviction"
 PROBE_LEASE = 10_000  # ms
 
 
 def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W010: unreachable. E005: refused. W012: too old. W013: may evict locks. W014, I001: missing rights."""
+    """Report W010: unreachable. E005: refused. W013: may evict locks."""
     valid = valid_backend()
     if valid is None or is_kind(valid[1], "database"):
         return []
-    settings, backend = valid
+    _, backend = valid
     found: list[checks.CheckMessage] = []
     try:
-        if is_kind(backend, "cluster"):
-            from django_tasklock.backends.cluster.buckets import buckets_of
-            from django_tasklock.backends.cluster.location import urls_of
-
-            prefix = buckets_of(settings.prefix)[0].prefix
-            for url in urls_of(settings.location):
-                with contextlib.suppress(BackendUnavailable):  # another URL reaches the cluster
-                    found += [what for what in _check_server(url, prefix) if what not in found]
-        elif in_redis(settings, backend):
-            found += _check_server(settings.location, settings.prefix)
-        elif is_kind(backend, "quorum"):
-            found += _check_instances(backend)
+        found += _check_instances(backend)
+        found += _check_policy(backend)
         found += _check_acquisition(backend)
     except ImproperlyConfigured:
         pass  # reported as E002
     except BackendUnavailable as error:
         found.append(_report_unavailable(error))
+    finally:
+        backend.close_idle()
     return found
 
 
@@ -62,37 +52,15 @@ def _report_unavailable(error: BackendUnavailable) -> checks.CheckMessage:
     return checks.Warning(f"The store cannot be reached: {error}", hint=hint, id="tasklock.W010")
 
 
-def _check_server(location: str, prefix: str) -> Iterator[checks.CheckMessage]:
-    from django_tasklock.backends.redis.server import look
-
-    server = look(location, prefix)
-    oldest = ".".join(map(str, OLDEST_VERSION))
-    if server.older_than(*OLDEST_VERSION):
+def _check_policy(backend: LockStore) -> Iterator[checks.CheckMessage]:
+    policy = backend.condition().policy
+    if policy not in (None, "", SAFE_POLICY):  # "": this user may not ask
         yield checks.Warning(
-            f"The locks' Redis is {server.version}; this package is tried on {oldest} and later.",
-            hint="Upgrade the server.",
-            id="tasklock.W012",
-        )
-    if server.policy and server.policy != SAFE_POLICY:
-        yield checks.Warning(
-            f"The locks' Redis has maxmemory-policy {server.policy}: when its memory is full it drops locks that are"
+            f"The locks' Redis has maxmemory-policy {policy}: when its memory is full it drops locks that are"
             " held, and their tasks run twice.",
             hint=f"Set maxmemory-policy {SAFE_POLICY}, or give the locks a server of their own: the policy is the whole"
             " server's, whatever the database number.",
             id="tasklock.W013",
-        )
-    if not server.policy or not server.version:
-        yield checks.Info(
-            "The locks' Redis does not tell this user its version or its maxmemory-policy.",
-            hint=f"Allow the user INFO, or see for yourself: {oldest} or later, and {SAFE_POLICY}.",
-            id="tasklock.I001",
-        )
-    if not server.wakes:
-        yield checks.Warning(
-            "The locks' Redis does not let this user publish and subscribe: waiters for a lock poll once a second"
-            " instead of being woken.",
-            hint="Allow the user +@pubsub and the channels under the prefix, see docs/operations.md.",
-            id="tasklock.W014",
         )
 
 
@@ -110,14 +78,9 @@ def _check_instances(backend: LockStore) -> Iterator[checks.CheckMessage]:
 def _check_acquisition(backend: LockStore) -> Iterator[checks.CheckMessage]:
     """Acquire and release a lock, which tests rights, scripts, writability and free memory at once."""
     request = AcquireRequest(f"tasklock-check:{secrets.token_hex(8)}", secrets.token_hex(16), PROBE_LEASE, PROBE_LEASE)
-    try:
-        if not isinstance(backend.acquire(request), Grant) or not backend.release(request.name, request.token):
-            text = "The store granted a lock and did not know it a moment later."
-            yield checks.Error(
-                text, hint="Does LOCATION lead to one server that can be written to?", id="tasklock.E005"
-            )
-    finally:
-        backend.close_idle()
+    if not isinstance(backend.acquire(request), Grant) or not backend.release(request.name, request.token):
+        text = "The store granted a lock and did not know it a moment later."
+        yield checks.Error(text, hint="Does LOCATION lead to one server that can be written to?", id="tasklock.E005")
 
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

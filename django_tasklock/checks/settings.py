@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -79,31 +78,21 @@ def _all_problems(configured: Any) -> list[tuple[str, str]]:
 
 
 def check_api_keys(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W008: an API key that can be guessed, or has two names. W009: keys in URLs. Keys are never printed."""
+    """Report W008: an API key that can be guessed. Keys are never printed."""
     settings = valid_settings()
-    if settings is None:
-        return []
-    found: list[checks.CheckMessage] = []
-    uses = Counter(key.secret for key in settings.api_keys)
-    for key in settings.api_keys:
-        where = f"TASKLOCK['API_KEYS'][{_masked_name(key.name)}]"
-        if len(key.secret) < SHORTEST_KEY:
-            what = f"{where} has {len(key.secret)} characters: it can be guessed."
-            hint = 'Make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"'
-            found.append(checks.Warning(what, hint=hint, id="tasklock.W008"))
-        elif uses[key.secret] > 1:
-            what = f"{where} is the key of another name too: the audit trail cannot tell the two apart."
-            found.append(checks.Warning(what, hint="Give each a key of its own.", id="tasklock.W008"))
-    if settings.API_KEYS and settings.API_KEY_IN_QUERY:
-        found.append(
+    return (
+        []
+        if settings is None
+        else [
             checks.Warning(
-                "TASKLOCK['API_KEY_IN_QUERY'] is on: keys stand in the access logs of every server and proxy, in"
-                " browser histories and in Referer headers.",
-                hint="Send the key in the header and remove the setting; replace keys that were sent in an address.",
-                id="tasklock.W009",
+                f"TASKLOCK['API_KEYS'][{_masked_name(key.name)}] has {len(key.secret)} characters: it can be guessed.",
+                hint='Make one with: python -c "import secrets; print(secrets.token_urlsafe(32))"',
+                id="tasklock.W008",
             )
-        )
-    return found
+            for key in settings.api_keys
+            if len(key.secret) < SHORTEST_KEY
+        ]
+    )
 
 
 def _masked_name(name: str) -> str:

@@ -7,8 +7,43 @@ from typing import Any
 from django.core import checks
 
 from django_tasklock.checks.settings import valid_settings
+from django_tasklock.conf import milliseconds
 
 MAX_NAMES = 5
+
+
+def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Report E007: leases of messages that are too short to be renewed. W019: longer than needed."""
+    settings = valid_settings()
+    if settings is None or settings.MESSAGE_LEASE is None:
+        return []
+    from django_tasklock.celery.messages.report import lease_lengths
+
+    found = lease_lengths()
+    if found is None:
+        return []
+    where = "TASKLOCK['MESSAGE_LEASE']" if found.own is None else "The visibility_timeout in broker_transport_options"
+    messages: list[checks.CheckMessage] = []
+    if found.lease < found.shortest:
+        messages.append(
+            checks.Error(
+                f"{where} is {found.lease:g} s, shorter than three renewals: a living worker's messages are delivered"
+                " again.",
+                hint=f"Take {found.shortest:g} s or more; 60 is right for most.",
+                id="tasklock.E007",
+            )
+        )
+    wanted = milliseconds(settings.MESSAGE_LEASE, "MESSAGE_LEASE") / 1000
+    if found.own is not None and found.own > wanted:
+        messages.append(
+            checks.Warning(
+                f"{where} is {found.own:g} s: for so long a dead worker's messages wait until they start again.",
+                hint=f"Remove it: it is TASKLOCK['MESSAGE_LEASE'], {wanted:g} s, then. What a living worker has is"
+                " renewed, however long it takes.",
+                id="tasklock.W019",
+            )
+        )
+    return messages
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

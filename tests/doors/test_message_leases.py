@@ -19,8 +19,7 @@ from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages import marks, report
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.timeouts import period_of
-from django_tasklock.checks.messages import check_message_lease
-from django_tasklock.checks.tasks import check_late_acknowledgement, check_visibility
+from django_tasklock.checks.tasks import check_late_acknowledgement, check_message_lease, check_visibility
 from django_tasklock.health import messages as health_messages
 from django_tasklock.health.store import check_locks
 from tests.support.redis_server import RedisServer
@@ -136,32 +135,6 @@ class TestChecks:
         assert "43200 s: for so long" in warning.msg
         app.conf.broker_transport_options = {"visibility_timeout": 30}
         assert check_message_lease() == []
-
-    def test_w020_names_the_workers_that_do_not_renew(
-        self, app: Celery, settings: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        lease(settings, 60)
-        leave(app, "new@host")
-        leave(app, "dead@host", until=time.time() - 10)
-        answers = [{"new@host": {"ok": "pong"}}, {"old@host": {"ok": "pong"}}, {"dead@host": {"ok": "pong"}}]
-        monkeypatch.setattr(type(app.control), "ping", lambda self, **options: answers)
-        [warning] = check_message_lease()
-        assert warning.id == "tasklock.W020"
-        assert "dead@host, old@host." in warning.msg
-
-    def test_w022_names_the_live_workers_that_renewed_late(self, app: Celery, settings: Any) -> None:
-        lease(settings, 60)
-        leave(app, "slow@host", late=41.5)
-        leave(app, "dead@host", late=41.5, until=time.time() - 10)
-        [warning] = check_message_lease()
-        assert warning.id == "tasklock.W022"
-        assert "slow@host (41.5 s)." in warning.msg
-
-    def test_no_broker(self, app: Celery, settings: Any, redis_server: RedisServer) -> None:
-        lease(settings, 60)
-        redis_server.kill()
-        [info] = check_message_lease()
-        assert info.id == "tasklock.I002"
 
     def test_what_is_renewed_is_not_delivered_again(self, app: Celery, settings: Any) -> None:
         app.task(name="late", base=OnceTask, shared=False)(nothing)

@@ -36,11 +36,6 @@ def workers() -> list[Mark]:
     return marks.read_marks(app_or_default())
 
 
-def without_mark(found: list[Mark]) -> list[str]:
-    """Return the names of the workers that answer a ping and have no current mark among ``found``. Takes seconds."""
-    return marks.without_mark(app_or_default(), found)
-
-
 def messages_by_queue() -> dict[str, int] | None:
     """Return the number of messages of each queue; ``None`` if the broker is not Redis. May raise any error."""
     return queues.messages_by_queue(app_or_default())
