@@ -1,85 +1,60 @@
-"""The table at the end, and the check that it has the expected numbers."""
+"""The table at the end, and the check that each video was transcoded exactly once, and completely."""
 
 from __future__ import annotations
 
-import os
+from collections.abc import Iterator
 from pathlib import Path
 
 from django.conf import settings
 
-from demokit import playlist
-from demokit.facts import Facts
-from demokit.screen import table
+from demokit import streams
+from demokit.show import Show
+from demokit.stage import say
 from videos.models import Attempt, Skip, Video
-from videos.transcoding import SIZES
 
 __all__ = ["give"]
 
-HEAD = ("video", "published", "transcodes", "interrupted", "skipped", "recovered after", "playlist")
+PUBLISHED = Attempt.Outcome.PUBLISHED
 
 
-def give(facts: Facts) -> bool:
-    """Print the table and its faults; return whether each video was transcoded exactly once, and completely."""
-    videos = list(Video.objects.filter(pk__in=facts.lengths))
-    print("\n" + table(HEAD, [_row(facts, video) for video in videos]), end="\n\n")
-    _account(facts)
-    wrong = [f"“{video}” {problem}" for video in videos for problem in _problems(facts, video)]
-    if not wrong and not facts.lost:
-        wrong.append("No worker was killed in mid-transcode: the video is too short for that.")
-    for line in wrong:
-        print(f"WRONG  {line}")
-    if not wrong:
-        print("Every video was transcoded exactly once, and every frame of every rendition can be decoded.")
-    return not wrong
-
-
-def _row(facts: Facts, video: Video) -> tuple[object, ...]:
-    seconds = facts.recovered_after(video.pk)
-    return (
-        video.title,
-        facts.published[video.pk],
-        _published(video),
-        int(facts.lost_of(video.pk) is not None),
-        video.skips.count(),
-        "-" if seconds is None else f"{seconds:.1f} s",
-        os.path.relpath(Path(settings.MEDIA_ROOT) / video.hls_file) if video.hls_file else "none",
+def give(show: Show) -> list[str]:
+    """Print the table, and return the faults."""
+    say("Judging: every frame of every stream is decoded.")
+    faults = []
+    print(f"\n{'video':<26} {'killed':>6} {'transcoded':>10} {'skipped':>7}  stream")
+    for video in Video.objects.filter(pk__in=show.lengths):
+        killed = sum(attempt.video_id == video.pk for attempt in show.lost)
+        done = video.attempts.filter(outcome=PUBLISHED).count()
+        print(f"{video.title[:26]:<26} {killed:6} {done:10} {video.skips.count():7}  {video.hls_file}")
+        faults += [f"“{video}” {fault}" for fault in _faults(show, video, done)]
+    if not show.lost:
+        faults.append("No worker was killed in mid-transcode: the video is too short for that.")
+    if show.read() < show.published:
+        faults.append(f"{show.published - show.read()} messages were lost.")
+    done = Attempt.objects.filter(outcome=PUBLISHED).count()
+    busy = Skip.objects.filter(reason="already_processing").count()
+    print(
+        f"\n{show.published} messages: {done} transcoded a video, {busy} found a worker at it (the lock),"
+        f" {Skip.objects.count() - busy} found it done (the guard).\n"
+        f"A bare Celery would have transcoded {show.published} times, a video in several processes at once;"
+        " what the dead worker had would be lost, or come back after an hour.\n"
     )
+    return faults
 
 
-def _account(facts: Facts) -> None:
-    waiting, held = facts.unread()
-    busy, done = (Skip.objects.filter(reason=reason).count() for reason in ("already_processing", "invalid_state"))
-    transcodes = Attempt.objects.filter(outcome=Attempt.Outcome.PUBLISHED).count()
-    print(f"{facts.published.total()} messages:")
-    print(f"  {transcodes:4d} transcoded a video")
-    print(f"  {busy:4d} skipped: a worker was at it (the lock)")
-    print(f"  {done:4d} skipped: it was done (the guard)")
-    print(f"  {facts.back:4d} of these the killed worker had, running or fetched ahead: they went on in the other one")
-    if waiting or held:
-        print(f"  {waiting + held:4d} still in the queue, or not acknowledged")
-    print()
-
-
-def _problems(facts: Facts, video: Video) -> list[str]:
-    found = []
-    if (count := _published(video)) != 1:
-        found.append(f"was transcoded {count} times")
-    lost = facts.lost_of(video.pk)
-    others = [attempt for attempt in video.attempts.exclude(outcome=Attempt.Outcome.PUBLISHED) if attempt != lost]
-    found += [f"was tried once too often: {other}" for other in others]
-    seconds = facts.recovered_after(video.pk)
-    if lost and seconds is None:
-        found.append("was not taken up again after the kill")
-    if seconds is not None and seconds < 0:
-        found.append("was claimed by a second worker while the first was alive")
+def _faults(show: Show, video: Video, done: int) -> Iterator[str]:
+    if done != 1:
+        yield f"was transcoded {done} times"
+    for attempt in video.attempts.exclude(outcome=PUBLISHED):
+        if attempt not in show.lost:
+            yield f"was tried once too often: {attempt}"
+        elif video.attempts.filter(epoch__gt=attempt.epoch, started_at__lt=show.killed_at).exists():
+            yield "was claimed by a second worker while the first was alive"
     if video.status != Video.Status.READY or not video.hls_file:
-        return [*found, f"is {video.status}, not ready"]
-    home = Path(settings.MEDIA_ROOT) / "videos" / str(video.pk)
-    places = sorted(entry.name for entry in home.iterdir())
-    if places != [str(video.lock_epoch)]:
-        found.append(f"left more behind than its stream: {', '.join(places)}")
-    return found + playlist.problems(Path(settings.MEDIA_ROOT) / video.hls_file, facts.lengths[video.pk], len(SIZES))
-
-
-def _published(video: Video) -> int:
-    return video.attempts.filter(outcome=Attempt.Outcome.PUBLISHED).count()
+        yield f"is {video.status}, not ready"
+        return
+    master = Path(settings.MEDIA_ROOT) / video.hls_file
+    places = {entry.name for entry in master.parent.parent.iterdir()}
+    if places != {str(video.lock_epoch)}:
+        yield f"left more behind than its stream: {', '.join(places)}"
+    yield from streams.faults(master, show.lengths[video.pk])

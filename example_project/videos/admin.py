@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from celery import Task
 from django.contrib import admin, messages
 from django.db.models import QuerySet
 from django.forms import ModelForm
@@ -10,10 +9,10 @@ from django.http import HttpRequest
 from kombu.exceptions import OperationalError
 
 from django_tasklock.admin import LockPanelMixin
-from videos.models import Attempt, Skip, Video
-from videos.tasks import announce, process_video
+from videos.models import Attempt, Video
+from videos.publishing import publish
 
-__all__ = ["AttemptInline", "SkipAdmin", "VideoAdmin"]
+__all__ = ["AttemptInline", "VideoAdmin"]
 
 
 class AttemptInline(admin.TabularInline):
@@ -22,7 +21,7 @@ class AttemptInline(admin.TabularInline):
     model = Attempt
     extra = 0
     can_delete = False
-    readonly_fields = ("epoch", "worker", "pid", "task_id", "started_at", "transcoded_at", "outcome")
+    readonly_fields = ("epoch", "worker", "pid", "task_id", "started_at", "outcome")
 
     def has_add_permission(self, request: HttpRequest, obj: Video | None = None) -> bool:
         """Only workers add attempts."""
@@ -36,7 +35,7 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
     list_display = ("title", "status", "progress", "created_at", "lock_epoch", "hls_file")
     list_filter = ("status",)
     search_fields = ("title",)
-    readonly_fields = ("status", "progress", "duration", "hls_file", "thumbnail", "lock_epoch", "created_at")
+    readonly_fields = ("status", "progress", "hls_file", "lock_epoch", "created_at")
     inlines = (AttemptInline,)
     actions = ("publish_again", "announce")
 
@@ -44,40 +43,23 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
         """Write only the edited fields: a full save would restore the status that the page was opened with."""
         obj.save(update_fields=form.changed_data if change else None)
         if not change:
-            process_video.delay_on_commit(video_id=obj.pk)
+            publish("process_video", video_id=obj.pk)
 
     @admin.action(description="Publish the task of the selected videos again")
     def publish_again(self, request: HttpRequest, queryset: QuerySet[Video]) -> None:
         """Publish one more message for each; it has no effect for videos that are busy or done."""
-        self._publish(request, queryset, process_video)
+        self._publish(request, queryset, "process_video")
 
     @admin.action(description="Announce the selected videos in the catalogue")
     def announce(self, request: HttpRequest, queryset: QuerySet[Video]) -> None:
         """Call the limited API for each selected video."""
-        self._publish(request, queryset, announce)
+        self._publish(request, queryset, "announce")
 
-    def _publish(self, request: HttpRequest, queryset: QuerySet[Video], task: Task) -> None:
+    def _publish(self, request: HttpRequest, queryset: QuerySet[Video], task: str) -> None:
         try:
             for video in queryset:
-                task.delay(video_id=video.pk)
+                publish(task, video_id=video.pk)
         except OperationalError as error:
             self.message_user(request, f"The task queue cannot be reached: {error}", messages.ERROR)
             return
         self.message_user(request, f"Published {len(queryset)} messages.", messages.SUCCESS)
-
-
-@admin.register(Skip)
-class SkipAdmin(admin.ModelAdmin):
-    """Messages that were skipped."""
-
-    list_display = ("video", "reason", "at")
-    list_filter = ("reason",)
-    list_select_related = ("video",)
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        """Only workers add skips."""
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Skip | None = None) -> bool:
-        """A log cannot be edited."""
-        return False

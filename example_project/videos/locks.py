@@ -1,34 +1,12 @@
-"""The lock of a video: the decorator for its task, and the plain functions for everything else."""
+"""The lock of a video for everybody but its task, which has it from its decorator in ``tasks.py``."""
 
 from __future__ import annotations
 
-from django.db.models import Q
+from django_tasklock import acquire_task_lock, is_task_locked, release_task_lock
 
-from django_tasklock import StateGuard, acquire_task_lock, is_task_locked, model_lock, release_task_lock
-from videos.models import Video
-
-__all__ = ["acquire_video_lock", "get_video_lock_key", "is_video_locked", "release_video_lock", "video_lock"]
+__all__ = ["KEY", "acquire_video_lock", "get_video_lock_key", "is_video_locked", "release_video_lock"]
 
 KEY = "video_processing_lock:{video_id}"
-
-video_lock = model_lock(
-    Video,
-    KEY,
-    pk="video_id",
-    timeout=7200,
-    release_connections=True,  # a transcode takes long, and needs the database for a moment now and then
-    guard=StateGuard(
-        field="status",
-        claim_from=["uploading", "processing", "transcoding"],
-        exclude=Q(hls_file__isnull=False),
-        claim_as="processing",
-        retry="uploading",
-        done="ready",
-        failed="failed",
-    ),
-)
-"""First the lock, then the row: a worker that dies frees the video within the lease, and one
-that wakes up after its lease can no longer write to the row."""
 
 
 def get_video_lock_key(video_id: int) -> str:

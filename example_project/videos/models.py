@@ -7,11 +7,13 @@ import posixpath
 from django.conf import settings
 from django.core.validators import FileExtensionValidator
 from django.db import models
-from django.utils.translation import gettext_lazy as _
 
 from django_tasklock.models import GuardedModel
 
-__all__ = ["Attempt", "Rendition", "Skip", "Video"]
+__all__ = ["MASTER", "THUMBNAIL", "Attempt", "Rendition", "Skip", "Video"]
+
+MASTER = "master.m3u8"
+THUMBNAIL = "thumbnail.jpg"
 
 
 class Video(GuardedModel):
@@ -24,30 +26,24 @@ class Video(GuardedModel):
     class Status(models.TextChoices):
         """From the upload to the stream."""
 
-        UPLOADING = "uploading", _("waiting")
-        PROCESSING = "processing", _("starting")
-        TRANSCODING = "transcoding", _("transcoding")
-        READY = "ready", _("ready")
-        FAILED = "failed", _("failed")
+        UPLOADING = "uploading", "waiting"
+        PROCESSING = "processing", "starting"
+        TRANSCODING = "transcoding"
+        READY = "ready"
+        FAILED = "failed"
 
-    title = models.CharField(_("title"), max_length=200)
+    title = models.CharField(max_length=200)
     upload = models.FileField(
-        _("file"),
-        upload_to="uploads/",
-        validators=[FileExtensionValidator(["mp4", "m4v", "mov", "mkv", "webm", "avi"])],
+        upload_to="uploads/", validators=[FileExtensionValidator(["mp4", "m4v", "mov", "mkv", "webm", "avi"])]
     )
-    created_at = models.DateTimeField(_("uploaded"), auto_now_add=True)
-    status = models.CharField(_("status"), max_length=20, choices=Status, default=Status.UPLOADING)
-    progress = models.PositiveSmallIntegerField(_("progress"), default=0, help_text=_("Percent."))
-    duration = models.FloatField(_("duration"), null=True, blank=True, editable=False, help_text=_("Seconds."))
+    created_at = models.DateTimeField(auto_now_add=True)
+    status = models.CharField(max_length=20, choices=Status, default=Status.UPLOADING)
+    progress = models.PositiveSmallIntegerField(default=0, help_text="Percent.")
     # Text, not a FileField: a FileField stores "" when it is empty, and the guard asks for NULL.
-    hls_file = models.CharField(_("playlist"), max_length=200, null=True, blank=True, editable=False)  # noqa: DJ001
-    thumbnail = models.CharField(_("thumbnail"), max_length=200, default="", blank=True, editable=False)
+    hls_file = models.CharField(max_length=200, null=True, blank=True, editable=False)  # noqa: DJ001
 
     class Meta:
         ordering = ("pk",)
-        verbose_name = _("video")
-        verbose_name_plural = _("videos")
 
     def __str__(self) -> str:
         return self.title
@@ -55,12 +51,12 @@ class Video(GuardedModel):
     @property
     def hls_url(self) -> str:
         """Address of the master playlist; empty until there is one."""
-        return _media_url(self.hls_file)
+        return posixpath.join(settings.MEDIA_URL, self.hls_file) if self.hls_file else ""
 
     @property
     def thumbnail_url(self) -> str:
-        """Address of the thumbnail; empty until there is one."""
-        return _media_url(self.thumbnail)
+        """Address of the thumbnail, which lies beside the playlist; empty until there is one."""
+        return self.hls_url.replace(MASTER, THUMBNAIL)
 
     @property
     def is_busy(self) -> bool:
@@ -72,16 +68,13 @@ class Rendition(models.Model):
     """One resolution of a video's stream."""
 
     video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="renditions")
-    width = models.PositiveIntegerField()
     height = models.PositiveIntegerField()
-    bandwidth = models.PositiveIntegerField(help_text=_("Bits per second, at most."))
-    playlist = models.CharField(max_length=200)
 
     class Meta:
         ordering = ("video", "height")
 
     def __str__(self) -> str:
-        return f"{self.width}x{self.height}"
+        return f"{self.height}p"
 
 
 class Attempt(models.Model):
@@ -94,18 +87,17 @@ class Attempt(models.Model):
     class Outcome(models.TextChoices):
         """How it ended."""
 
-        RUNNING = "running", _("running")
-        PUBLISHED = "published", _("published")
-        FAILED = "failed", _("failed")
-        OVERTAKEN = "overtaken", _("overtaken")
+        RUNNING = "running"
+        PUBLISHED = "published"
+        FAILED = "failed"
+        OVERTAKEN = "overtaken"
 
     video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="attempts")
-    epoch = models.BigIntegerField(help_text=_("Which claim of the row this was."))
+    epoch = models.BigIntegerField(help_text="Which claim of the row this was.")
     worker = models.CharField(max_length=200)
     pid = models.PositiveIntegerField()
     task_id = models.CharField(max_length=64)
     started_at = models.DateTimeField(auto_now_add=True)
-    transcoded_at = models.DateTimeField(null=True, help_text=_("When ffmpeg was done."))
     outcome = models.CharField(max_length=20, choices=Outcome, default=Outcome.RUNNING)
 
     class Meta:
@@ -127,7 +119,3 @@ class Skip(models.Model):
 
     def __str__(self) -> str:
         return f"{self.video_id}: {self.reason}"
-
-
-def _media_url(path: str | None) -> str:
-    return posixpath.join(settings.MEDIA_URL, path) if path else ""

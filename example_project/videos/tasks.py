@@ -11,26 +11,48 @@ from pathlib import Path
 
 from celery import Task, shared_task
 from django.conf import settings
-from django.utils import timezone
+from django.db.models import Q
 
 from django_tasklock import (
     Claim,
+    ReleaseAsked,
     StaleClaim,
+    StateGuard,
     concurrency_limited,
     current_claim,
     current_lock,
+    model_lock,
     rate_limited,
     release_connections,
 )
-from django_tasklock.exceptions import ReleaseAsked
+from django_tasklock.celery import OnceTask
 from videos import catalogue
-from videos.locks import video_lock
-from videos.models import Attempt, Rendition, Video
-from videos.transcoding import MASTER, THUMBNAIL, Stream, remove_older, transcode, workspace
+from videos.locks import KEY
+from videos.models import MASTER, Attempt, Rendition, Video
+from videos.transcoding import SIZES, remove_older, transcode, workspace
 
-__all__ = ["announce", "process_video"]
+__all__ = ["add_chapter", "announce", "process_video", "video_lock"]
 
 logger = logging.getLogger(__name__)
+
+video_lock = model_lock(
+    Video,
+    KEY,
+    pk="video_id",
+    timeout=7200,
+    release_connections=True,  # a transcode takes long, and needs the database for a moment now and then
+    guard=StateGuard(
+        field="status",
+        claim_from=["uploading", "processing", "transcoding"],
+        exclude=Q(hls_file__isnull=False),
+        claim_as="processing",
+        retry="uploading",
+        done="ready",
+        failed="failed",
+    ),
+)
+"""First the lock, then the row: a worker that dies frees the video within the lease, and one
+that wakes up after its lease can no longer write to the row."""
 
 
 @shared_task(
@@ -62,11 +84,10 @@ def process_video(self: Task, video_id: int) -> dict[str, object]:
         claim.update(status=Video.Status.TRANSCODING, progress=0)
         release_connections()
         try:
-            stream = transcode(Path(video.upload.path), part, on_progress)
+            transcode(Path(video.upload.path), part, on_progress)
         except OSError as error:  # a full disk may be less full in a minute; a broken file stays broken
             raise self.retry(exc=error) from error
-        Attempt.objects.filter(pk=noted.pk).update(transcoded_at=timezone.now())
-        publish(claim, noted, stream, part, home / str(claim.epoch))
+        publish(claim, noted, part, home / str(claim.epoch))
         remove_older(home, claim.epoch)
     logger.info("video %s is ready: %s", video_id, home / str(claim.epoch) / MASTER)
     return {"status": "success", "video_id": video_id}
@@ -80,6 +101,16 @@ def announce(video_id: int) -> None:
     A call that has to wait for more than a second frees its worker slot.
     """
     catalogue.tell(video_id)
+
+
+@shared_task(base=OnceTask, key="chapters:{video_id}", on_conflict="queue")
+def add_chapter(video_id: int, title: str) -> None:
+    """Append a chapter to those of a video: every one, one after the other, in the order of publication.
+
+    A message that finds another one at work is parked in the database, where it needs no worker slot.
+    """
+    with (Path(settings.MEDIA_ROOT) / f"chapters-{video_id}.txt").open("a") as file:
+        file.write(f"{title}\n")
 
 
 @contextmanager
@@ -102,35 +133,20 @@ def attempt(task: Task, video_id: int, claim: Claim) -> Iterator[Attempt]:
         raise
 
 
-def publish(claim: Claim, noted: Attempt, stream: Stream, part: Path, place: Path) -> None:
-    """Rename the finished files into place, and write their paths to the row and its renditions.
+def publish(claim: Claim, noted: Attempt, part: Path, place: Path) -> None:
+    """Rename the finished files into place, and write the path to the row, and the rows of its renditions.
 
     All or nothing, and only while the claim is valid: ``StaleClaim`` leaves neither rows nor files.
     """
-    url = place.relative_to(settings.MEDIA_ROOT).as_posix()
     shutil.rmtree(place, ignore_errors=True)  # only there if the database was replaced and the media kept
     part.rename(place)
     try:
         with claim.transaction():
             Rendition.objects.filter(video_id=noted.video_id).delete()
-            Rendition.objects.bulk_create(
-                Rendition(
-                    video_id=noted.video_id,
-                    width=variant.width,
-                    height=variant.height,
-                    bandwidth=variant.bandwidth,
-                    playlist=f"{url}/{variant.playlist}",
-                )
-                for variant in stream.variants
-            )
+            Rendition.objects.bulk_create(Rendition(video_id=noted.video_id, height=height) for height, _ in SIZES)
             Attempt.objects.filter(pk=noted.pk).update(outcome=Attempt.Outcome.PUBLISHED)
-            claim.update(
-                status=Video.Status.READY,
-                progress=100,
-                duration=stream.duration,
-                hls_file=f"{url}/{MASTER}",
-                thumbnail=f"{url}/{THUMBNAIL}",
-            )
+            master = (place / MASTER).relative_to(settings.MEDIA_ROOT).as_posix()
+            claim.update(status=Video.Status.READY, progress=100, hls_file=master)
     except BaseException:
         shutil.rmtree(place, ignore_errors=True)
         raise

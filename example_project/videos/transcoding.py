@@ -7,35 +7,16 @@ import shutil
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from videos import ffmpeg
+from videos.models import MASTER, THUMBNAIL
 
-__all__ = ["MASTER", "THUMBNAIL", "Stream", "Variant", "remove_older", "transcode", "workspace"]
+__all__ = ["SIZES", "remove_older", "transcode", "workspace"]
 
-MASTER = "master.m3u8"
-THUMBNAIL = "thumbnail.jpg"
 SEGMENT = 4  # seconds
 SIZES = ((240, "400k"), (480, "1200k"))
-
-
-@dataclass(frozen=True)
-class Variant:
-    """One rendition, as the master playlist describes it. ``playlist`` is relative to the master."""
-
-    width: int
-    height: int
-    bandwidth: int
-    playlist: str
-
-
-@dataclass(frozen=True)
-class Stream:
-    """The result of ``transcode``."""
-
-    duration: float
-    variants: tuple[Variant, ...]
+"""Height and bit rate of each rendition."""
 
 
 @contextmanager
@@ -61,7 +42,7 @@ def remove_older(home: Path, epoch: int) -> None:
             shutil.rmtree(entry, ignore_errors=True)
 
 
-def transcode(source: Path, target: Path, on_progress: Callable[[int], None]) -> Stream:
+def transcode(source: Path, target: Path, on_progress: Callable[[int], None]) -> None:
     """Make the stream and the thumbnail of ``source`` in ``target``; call ``on_progress`` with each whole per cent.
 
     Raises ``TranscodeError`` if the file is not a video. An exception of ``on_progress`` stops ffmpeg.
@@ -80,13 +61,11 @@ def transcode(source: Path, target: Path, on_progress: Callable[[int], None]) ->
     picture = ["-frames:v", "1", "-vf", "scale=320:-2", "-update", "1", str(target / THUMBNAIL)]
     ffmpeg.run(["-ss", middle, *ffmpeg.input_options(source), *picture])
     ffmpeg.run([*ffmpeg.input_options(source), *_hls_options(target, found.has_audio)], on_time)
-    return Stream(found.duration, _variants((target / MASTER).read_text()))
 
 
 def _hls_options(target: Path, has_audio: bool) -> list[str]:
     # One thread each, so that the worker's --concurrency decides how many cores are used.
-    heights = [height for height, _ in SIZES]
-    scaled = ";".join(f"[s{n}]scale=-2:'min({height},trunc(ih/2)*2)'[v{n}]" for n, height in enumerate(heights))
+    scaled = ";".join(f"[s{n}]scale=-2:'min({height},trunc(ih/2)*2)'[v{n}]" for n, (height, _) in enumerate(SIZES))
     splits = "".join(f"[s{n}]" for n in range(len(SIZES)))
     options = ["-filter_complex", f"[0:v:0]split={len(SIZES)}{splits};{scaled}", "-filter_complex_threads", "1"]
     streams = []
@@ -103,8 +82,3 @@ def _hls_options(target: Path, has_audio: bool) -> list[str]:
         *("-master_pl_name", MASTER, "-var_stream_map", " ".join(streams)),
         str(target / "%v" / "index.m3u8"),
     ]
-
-
-def _variants(master: str) -> tuple[Variant, ...]:
-    found = re.findall(r"#EXT-X-STREAM-INF:BANDWIDTH=(\d+).*?RESOLUTION=(\d+)x(\d+).*\n(.+)", master)
-    return tuple(Variant(int(width), int(height), int(rate), name.strip()) for rate, width, height, name in found)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from django.contrib import messages
 from django.db import transaction
 from django.db.models import Count, QuerySet
+from django.forms import modelform_factory
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404, redirect, render
 from django.views.decorators.cache import never_cache
@@ -12,14 +13,14 @@ from django.views.decorators.http import require_GET, require_http_methods, requ
 from kombu.exceptions import OperationalError
 
 from django_tasklock import BackendUnavailable
-from videos.forms import UploadForm
 from videos.locks import is_video_locked
 from videos.models import Video
-from videos.tasks import process_video
+from videos.publishing import publish
 
 __all__ = ["cards", "detail", "index", "process"]
 
 UNSENT = "Saved, but the task queue cannot be reached: press “Process” later."
+UploadForm = modelform_factory(Video, fields=("title", "upload"))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -30,7 +31,7 @@ def index(request: HttpRequest) -> HttpResponse:
         try:
             with transaction.atomic():
                 video = form.save()
-                process_video.delay_on_commit(video_id=video.pk)  # after the commit: the worker finds the row
+                publish("process_video", video_id=video.pk)
             messages.success(request, f"“{video}” is uploaded.")
         except OperationalError:
             messages.error(request, UNSENT)
@@ -62,7 +63,7 @@ def process(request: HttpRequest, video_id: int) -> HttpResponse:
             with transaction.atomic():
                 failed = Video.objects.filter(pk=video.pk, status=Video.Status.FAILED)
                 failed.update(status=Video.Status.UPLOADING, progress=0)
-                process_video.delay_on_commit(video_id=video.pk)
+                publish("process_video", video_id=video.pk)
             messages.success(request, f"“{video}” is queued.")
     except (BackendUnavailable, OperationalError):
         messages.error(request, UNSENT)

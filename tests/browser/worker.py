@@ -75,8 +75,7 @@ def main() -> None:
     """Until the orders end."""
     django.setup()
     from django_tasklock import TaskLock, current_claim, current_lock
-    from videos.locks import video_lock
-    from videos.tasks import process_video
+    from videos.tasks import process_video, video_lock
 
     def hold(name: str) -> Callable[[Job], str]:
         def run(job: Job) -> str:

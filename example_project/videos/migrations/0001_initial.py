@@ -22,7 +22,7 @@ class Migration(migrations.Migration):
                     ),
                 ),
                 ("lock_epoch", models.BigIntegerField(default=0, editable=False, verbose_name="lock epoch")),
-                ("title", models.CharField(max_length=200, verbose_name="title")),
+                ("title", models.CharField(max_length=200)),
                 (
                     "upload",
                     models.FileField(
@@ -30,47 +30,27 @@ class Migration(migrations.Migration):
                         validators=[
                             django.core.validators.FileExtensionValidator(["mp4", "m4v", "mov", "mkv", "webm", "avi"])
                         ],
-                        verbose_name="file",
                     ),
                 ),
-                ("created_at", models.DateTimeField(auto_now_add=True, verbose_name="uploaded")),
+                ("created_at", models.DateTimeField(auto_now_add=True)),
                 (
                     "status",
                     models.CharField(
                         choices=[
                             ("uploading", "waiting"),
                             ("processing", "starting"),
-                            ("transcoding", "transcoding"),
-                            ("ready", "ready"),
-                            ("failed", "failed"),
+                            ("transcoding", "Transcoding"),
+                            ("ready", "Ready"),
+                            ("failed", "Failed"),
                         ],
                         default="uploading",
                         max_length=20,
-                        verbose_name="status",
                     ),
                 ),
-                (
-                    "progress",
-                    models.PositiveSmallIntegerField(default=0, help_text="Percent.", verbose_name="progress"),
-                ),
-                (
-                    "duration",
-                    models.FloatField(
-                        blank=True, editable=False, help_text="Seconds.", null=True, verbose_name="duration"
-                    ),
-                ),
-                (
-                    "hls_file",
-                    models.CharField(blank=True, editable=False, max_length=200, null=True, verbose_name="playlist"),
-                ),
-                (
-                    "thumbnail",
-                    models.CharField(blank=True, default="", editable=False, max_length=200, verbose_name="thumbnail"),
-                ),
+                ("progress", models.PositiveSmallIntegerField(default=0, help_text="Percent.")),
+                ("hls_file", models.CharField(blank=True, editable=False, max_length=200, null=True)),
             ],
             options={
-                "verbose_name": "video",
-                "verbose_name_plural": "videos",
                 "ordering": ("pk",),
             },
         ),
@@ -95,10 +75,7 @@ class Migration(migrations.Migration):
             name="Rendition",
             fields=[
                 ("id", models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name="ID")),
-                ("width", models.PositiveIntegerField()),
                 ("height", models.PositiveIntegerField()),
-                ("bandwidth", models.PositiveIntegerField(help_text="Bits per second, at most.")),
-                ("playlist", models.CharField(max_length=200)),
                 (
                     "video",
                     models.ForeignKey(
@@ -119,15 +96,14 @@ class Migration(migrations.Migration):
                 ("pid", models.PositiveIntegerField()),
                 ("task_id", models.CharField(max_length=64)),
                 ("started_at", models.DateTimeField(auto_now_add=True)),
-                ("transcoded_at", models.DateTimeField(help_text="When ffmpeg was done.", null=True)),
                 (
                     "outcome",
                     models.CharField(
                         choices=[
-                            ("running", "running"),
-                            ("published", "published"),
-                            ("failed", "failed"),
-                            ("overtaken", "overtaken"),
+                            ("running", "Running"),
+                            ("published", "Published"),
+                            ("failed", "Failed"),
+                            ("overtaken", "Overtaken"),
                         ],
                         default="running",
                         max_length=20,
