@@ -39,6 +39,7 @@ class Show:
         self.killed_at: datetime | None = None
         self.lost: list[Attempt] = []
         """What the killed worker was transcoding."""
+        self._told: set[int] = set()  # those of them that run again, as was told
 
     def run(self, given: Path | None, folder: Path) -> None:
         """Play it with this video, or with samples that are made in ``folder``."""
@@ -54,9 +55,9 @@ class Show:
         say(f"Each video is published {TIMES} times, and again every {PRESS:g} s: two workers, two processes each.")
         self._transcode()
         self._press()  # a message after the end is skipped as well
-        say(f"All are ready; {self.read()} of {self.published} messages were read. The dead worker had others in hand:")
-        lease = settings.TASKLOCK["MESSAGE_LEASE"]
-        why = f"    waiting until the living put them back, {lease:g} s after they were renewed for the last time."
+        why = (
+            f"{self.read()} of {self.published} messages were read. Waiting for the others: each must be accounted for."
+        )
         wait(lambda: self.read() >= self.published, PATIENCE, why)
 
     def read(self) -> int:
@@ -106,6 +107,8 @@ class Show:
                     self._press()
             if self.killed_at is None:
                 self._kill_in_mid_transcode(videos[0])
+            else:
+                self._tell_recovery(self.killed_at)
             time.sleep(0.2)
 
     def _how_far(self, video: Video) -> str:
@@ -131,8 +134,16 @@ class Show:
         lease, message_lease = settings.TASKLOCK["LEASE"], settings.TASKLOCK["MESSAGE_LEASE"]
         say(f"kill -9: worker “{name}”, its children and their ffmpeg, in the middle of {busy}.")
         say(f"    It had {len(fetched)} more messages. “Process” is not pressed any more: all of it must come back.")
-        say(f"    Nobody renews its locks, so they end within {lease:g} s; at once for a message that sees, on this")
-        say("    machine, that the process is dead. It takes a free process: worker “three” is starting.")
-        say(
-            f"    Nobody renews its messages, so the living put them back after {message_lease:g} s. (Celery: an hour.)"
-        )
+        say(f"    Nobody renews its locks and permits: they end within {lease:g} s. A lock ends at once for a message")
+        say("    that sees, on this machine, that its process is dead. Worker “three” is starting, to take it up.")
+        say(f"    Nobody renews its messages: the living put them back after {message_lease:g} s. (Celery: an hour.)")
+
+    def _tell_recovery(self, killed_at: datetime) -> None:
+        for attempt in self.lost:
+            again = Attempt.objects.filter(video_id=attempt.video_id, epoch__gt=attempt.epoch).first()
+            if again is None or attempt.pk in self._told:
+                continue
+            self._told.add(attempt.pk)
+            why = "the same message, delivered again" if again.task_id == attempt.task_id else "by another message"
+            seconds = (again.started_at - killed_at).total_seconds()
+            say(f"“{attempt.video}” runs again in worker “{again.worker}”, {seconds:.1f} s after the kill, {why}.")
