@@ -9,23 +9,10 @@ from django.http import HttpRequest
 from kombu.exceptions import OperationalError
 
 from django_tasklock.admin import LockPanelMixin
-from videos.models import Attempt, Video
+from videos.models import Video
 from videos.publishing import publish
 
-__all__ = ["AttemptInline", "VideoAdmin"]
-
-
-class AttemptInline(admin.TabularInline):
-    """The attempts that the workers recorded; read-only."""
-
-    model = Attempt
-    extra = 0
-    can_delete = False
-    readonly_fields = ("epoch", "worker", "pid", "task_id", "started_at", "outcome")
-
-    def has_add_permission(self, request: HttpRequest, obj: Video | None = None) -> bool:
-        """Only workers add attempts."""
-        return False
+__all__ = ["VideoAdmin"]
 
 
 @admin.register(Video)
@@ -36,7 +23,6 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
     list_filter = ("status",)
     search_fields = ("title",)
     readonly_fields = ("status", "progress", "hls_file", "lock_epoch", "created_at")
-    inlines = (AttemptInline,)
     actions = ("publish_again", "announce")
 
     def save_model(self, request: HttpRequest, obj: Video, form: ModelForm, change: bool) -> None:
