@@ -22,9 +22,10 @@ from videos.publishing import publish
 __all__ = ["Show"]
 
 WORKERS = ("one", "two")
+PROCESSES = 2  # of each
 TIMES = 10  # messages for each video at the start
-PRESS = 2.0  # seconds between one more message for each video and the next, until the kill
-KILL_AT = 15  # per cent of the first video
+PRESS = 3.0  # seconds between one more message for each video and the next, until the kill
+KILL_AT = 15  # per cent of the first video, or later: when the other worker has a free process
 PATIENCE = 60.0  # seconds without any progress until the demo gives up
 
 
@@ -52,7 +53,7 @@ class Show:
         wait(self._workers_answer, 60, "Waiting for the workers: each imports Django, then it answers.")
         for _ in range(TIMES):
             self._press()
-        say(f"Each video is published {TIMES} times, and again every {PRESS:g} s: two workers, two processes each.")
+        say(f"Each is published {TIMES} times, and again every {PRESS:g} s, to two workers.")
         self._transcode()
         self._press()  # a message after the end is skipped as well
         why = (
@@ -66,7 +67,16 @@ class Show:
 
     def _start_worker(self, name: str) -> None:
         # It fetches eight messages ahead, so that the killed one has some that it has not begun.
-        options = ("--concurrency", "2", "--prefetch-multiplier", "4", "--hostname", f"{name}@%h", "--loglevel", "INFO")
+        options = (
+            "--concurrency",
+            str(PROCESSES),
+            "--prefetch-multiplier",
+            "4",
+            "--hostname",
+            f"{name}@%h",
+            "--loglevel",
+            "INFO",
+        )
         self.crew.start(name, "-m", "celery", "--app", "config", "worker", *options)
 
     def _workers_answer(self) -> bool:
@@ -101,14 +111,14 @@ class Show:
             if time.monotonic() - moved > PATIENCE:
                 raise SystemExit(f"Nothing has moved for {PATIENCE:g} s. See {self.crew.logs}")
             self.crew.check()
-            if step % round(PRESS / 0.2) == 0:
-                say(" | ".join(map(self._how_far, videos)))
-                if self.killed_at is None:
-                    self._press()
             if self.killed_at is None:
                 self._kill_in_mid_transcode(videos[0])
             else:
                 self._tell_recovery(self.killed_at)
+            if step % round(PRESS / 0.2) == 0:
+                say(", ".join(map(self._how_far, videos)))
+                if self.killed_at is None:
+                    self._press()
             time.sleep(0.2)
 
     def _how_far(self, video: Video) -> str:
@@ -125,6 +135,8 @@ class Show:
         mine = running.filter(video=victim).last()
         if mine is None or victim.status != Video.Status.TRANSCODING or victim.progress < KILL_AT:
             return
+        if running.exclude(worker=mine.worker).count() == PROCESSES:
+            return
         fetched = (app.control.inspect([mine.worker]).reserved() or {}).get(mine.worker, [])
         name = mine.worker.partition("@")[0]
         self.crew.kill(name)
@@ -135,7 +147,7 @@ class Show:
         say(f"kill -9: worker “{name}”, its children and their ffmpeg, in the middle of {busy}.")
         say(f"    It had {len(fetched)} more messages. “Process” is not pressed any more: all of it must come back.")
         say(f"    Nobody renews its locks and permits: they end within {lease:g} s. A lock ends at once for a message")
-        say("    that sees, on this machine, that its process is dead. Worker “three” is starting, to take it up.")
+        say("    that sees, on this machine, that its process is dead. Worker “three” is starting in its place.")
         say(f"    Nobody renews its messages: the living put them back after {message_lease:g} s. (Celery: an hour.)")
 
     def _tell_recovery(self, killed_at: datetime) -> None:
@@ -144,6 +156,6 @@ class Show:
             if again is None or attempt.pk in self._told:
                 continue
             self._told.add(attempt.pk)
-            why = "the same message, delivered again" if again.task_id == attempt.task_id else "by another message"
-            seconds = (again.started_at - killed_at).total_seconds()
-            say(f"“{attempt.video}” runs again in worker “{again.worker}”, {seconds:.1f} s after the kill, {why}.")
+            whose = "its own message, delivered again" if again.task_id == attempt.task_id else "another message"
+            name, seconds = again.worker.partition("@")[0], (again.started_at - killed_at).total_seconds()
+            say(f"“{attempt.video}” runs again in worker “{name}”, {seconds:.1f} s after the kill, by {whose}.")

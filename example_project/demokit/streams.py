@@ -11,9 +11,9 @@ __all__ = ["SAMPLES", "faults", "make"]
 
 SAMPLES = {
     "Feature film": (120, "testsrc2=size=854x480:rate=24"),
-    "Trailer": (30, "mandelbrot=size=854x480:rate=24:maxiter=200"),
+    "Trailer": (30, "zoneplate=size=854x480:rate=24:kt=1"),
     "Interview": (30, "testsrc=size=854x480:rate=24"),
-    "Weather": (30, "gradients=size=854x480:rate=24:speed=0.02"),
+    "Weather": (30, "smptehdbars=size=854x480:rate=24"),
 }
 """Seconds and picture of each. The first is the longest: the one whose worker is killed."""
 TOLERANCE = 1.0  # seconds: sound and picture of one file rarely end together

@@ -36,8 +36,8 @@ def give(show: Show) -> list[str]:
     print(
         f"\n{show.published} messages: {done} transcoded a video, {busy} found a worker at it (the lock),"
         f" {Skip.objects.count() - busy} found it done (the guard).\n"
-        f"A bare Celery would have transcoded {show.published} times, a video in several processes at once;"
-        " what the dead worker had would be lost, or come back after an hour.\n"
+        f"(Bare Celery: {show.published} transcodes, of one video in several processes at once;"
+        " what the dead worker had, lost or an hour late.)\n"
     )
     return faults
 

@@ -28,9 +28,9 @@ class Video(GuardedModel):
 
         UPLOADING = "uploading", "waiting"
         PROCESSING = "processing", "starting"
-        TRANSCODING = "transcoding"
-        READY = "ready"
-        FAILED = "failed"
+        TRANSCODING = "transcoding", "transcoding"
+        READY = "ready", "ready"
+        FAILED = "failed", "failed"
 
     title = models.CharField(max_length=200)
     upload = models.FileField(
@@ -87,10 +87,10 @@ class Attempt(models.Model):
     class Outcome(models.TextChoices):
         """How it ended."""
 
-        RUNNING = "running"
-        PUBLISHED = "published"
-        FAILED = "failed"
-        OVERTAKEN = "overtaken"
+        RUNNING = "running", "running"
+        PUBLISHED = "published", "published"
+        FAILED = "failed", "failed"
+        OVERTAKEN = "overtaken", "overtaken"
 
     video = models.ForeignKey(Video, on_delete=models.CASCADE, related_name="attempts")
     epoch = models.BigIntegerField(help_text="Which claim of the row this was.")

@@ -39,9 +39,9 @@ class Migration(migrations.Migration):
                         choices=[
                             ("uploading", "waiting"),
                             ("processing", "starting"),
-                            ("transcoding", "Transcoding"),
-                            ("ready", "Ready"),
-                            ("failed", "Failed"),
+                            ("transcoding", "transcoding"),
+                            ("ready", "ready"),
+                            ("failed", "failed"),
                         ],
                         default="uploading",
                         max_length=20,
@@ -100,10 +100,10 @@ class Migration(migrations.Migration):
                     "outcome",
                     models.CharField(
                         choices=[
-                            ("running", "Running"),
-                            ("published", "Published"),
-                            ("failed", "Failed"),
-                            ("overtaken", "Overtaken"),
+                            ("running", "running"),
+                            ("published", "published"),
+                            ("failed", "failed"),
+                            ("overtaken", "overtaken"),
                         ],
                         default="running",
                         max_length=20,
