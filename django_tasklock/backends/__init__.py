@@ -17,10 +17,8 @@ from django_tasklock.conf import Settings, get_settings
 from django_tasklock.process import check_process
 from django_tasklock.texts import without_password
 
-__all__ = ["Backend", "LockStore", "get_backend", "reset", "resolve"]
+__all__ = ["LockStore", "get_backend", "reset", "resolve"]
 
-Backend = LockStore
-"""The former name of ``LockStore``, for users' stores that derive from it."""
 REDIS = "django_tasklock.backends.redis.RedisBackend"
 CLUSTER = "django_tasklock.backends.cluster.ClusterBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from django_tasklock.backends.contract.rates import ALGORITHMS, REMOVED_ALGORITHM, TENANT, Algorithm, Rate, Terms
+from django_tasklock.backends.contract.rates import ALGORITHMS, TENANT, Algorithm, Rate, Terms
 from django_tasklock.conf import RATE_LIMITS_HINT
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
@@ -87,11 +87,6 @@ def _validated(
 ) -> LimitOptions:
     if rates is None:
         raise TaskLockError("it needs a rate, e.g. '100/m'")
-    if algorithm == REMOVED_ALGORITHM:
-        raise TaskLockError(
-            f"the approximate algorithm {REMOVED_ALGORITHM!r} was removed: write algorithm='window', the default,"
-            " which is exact and asks the store as often, once a call"
-        )
     _check_choice("algorithm", algorithm, ALGORITHMS)
     _check_choice("on_unavailable", on_unavailable, get_args(OutagePolicy))
     _check_choice("cold_start", cold_start, ("go", "wait"))

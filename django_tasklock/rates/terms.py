@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TypeVar
 
 from django_tasklock.backends.contract.rates import (
-    REMOVED_ALGORITHM,
     Booked,
     Penalty,
     Pushback,
@@ -88,8 +87,7 @@ class LimiterTerms:
 
 def describe_terms(terms: Terms) -> str:
     """Return the terms as text for logs."""
-    algorithm = f"{REMOVED_ALGORITHM}, served as {terms.algorithm}" if terms.rule_in_store else terms.algorithm
-    return f"{', '.join(map(str, terms.rates))} ({algorithm}, margin {terms.margin / 1_000_000:g} s)"
+    return f"{', '.join(map(str, terms.rates))} ({terms.algorithm}, margin {terms.margin / 1_000_000:g} s)"
 
 
 class RatesInForce(RateStore):

@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
-from django_tasklock import RateLimiter, TaskLockError, operations
+from django_tasklock import RateLimiter, TaskLockError
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.names import key_of
-from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import store as memory
 from django_tasklock.rates import booker, slot_wait, terms as limit_terms
 from django_tasklock.rates.background import background_work
 from django_tasklock.rates.terms import RatesInForce
 from django_tasklock.types import monotonic
-from tests.support.public import in_store, raw_redis
+from tests.support.public import in_store
 from tests.support.stores import stores
 from tests.support.twins import TWINS, call
 
@@ -200,89 +196,6 @@ def test_a_book_of_an_earlier_version_has_no_terms_yet(at):
     for _ in range(2):
         limiter.store.store.reserve(limiter.terms, 1, 0)
     assert not limiter.try_acquire()
-
-
-HOUR = 3_600_000_000
-COUNTER = "counter  0 {horizon} 4 3600000000 7200000"
-
-
-def left_by_an_older_version(store: str) -> None:
-    """``api`` as a worker of an earlier version leaves it that has ``RateLimiter("api", "4/h", algorithm="counter")``,
-    the limit being used up. The figures are what one has written."""
-    now = int(time.time() * 1_000_000)
-    rule, told = COUNTER.format(horizon=0), COUNTER.format(horizon=3_608_200_000)
-    counts = {f"k:{HOUR}": now // HOUR, f"c:{HOUR}": 4, f"p:{HOUR}": 0}
-    meta = {"epoch": now, "share": 1_000_000, "hz": 3_608_200_000, "last": now, "refused": 2, **counts}
-    if store == "redis":
-        with raw_redis() as client:
-            exp = now // 1000 + 4_510_250
-            fields = {**meta, "exp": exp, "calm": 0, "idx": now, "terms": told, "rule": rule}
-            client.hset("task_lock#rate:meta:api", mapping=fields)
-            client.zadd("task_lock#rate:votes:api", {f"0123456789abcdef {rule}": now})
-            client.zadd("task_lock#rates", {"api": now})
-        return
-    votes = {f"0123456789abcdef {rule}": now}
-    text = json.dumps({"meta": meta, "free": [], "rings": {}, "terms": told, "rule": rule, "votes": votes})
-    if store == "memory":
-        memory.rates["api"] = State(text)
-    else:
-        from django_tasklock.models import RateRow
-
-        ends, used = now // 1000 + 4_510_250, now // 1000
-        RateRow.objects.create(key=key_of("api"), name="api", state=text, version=9, used_at=used, expires_at=ends)
-
-
-@TWINS
-class TestWhatTheRemovedAlgorithmLeft:
-    """A rolling deploy meets limiters of ``"counter"``, and old workers that still say so."""
-
-    @pytest.fixture(autouse=True)
-    def _left(self, store):
-        left_by_an_older_version(store)
-
-    def test_a_new_worker_keeps_to_the_limit_meanwhile(self, way, at, caplog):
-        """It follows their rates, as windows; what they have counted is not known to it."""
-        at("new")
-        limiter = RateLimiter("api", "9/h")
-        with caplog.at_level(logging.WARNING, "django_tasklock"):
-            assert [bool(call(way, limiter, "try_acquire")) for _ in range(5)] == [True] * 4 + [False]
-        [told] = [one.getMessage() for one in caplog.records if "are in force" in one.getMessage()]
-        assert "but 4/h (counter, served as window" in told
-        assert call(way, limiter, "usage").used == 4
-        reservation = call(way, limiter, "reserve", 7200)
-        assert reservation.wait > 3500
-        assert call(way, reservation, "cancel")
-
-    def test_as_soon_as_more_are_new_their_terms_hold(self, way, at):
-        """And what was let through since then still counts."""
-        fleet(at, "4/h")
-        at("two")
-        limiter = RateLimiter("api", "4/h")
-        assert call(way, limiter, "usage").used == 2
-        assert limiter.in_force == limiter.terms
-        assert [bool(call(way, limiter, "try_acquire")) for _ in range(3)] == [True, True, False]
-
-    def test_the_reservation_of_a_message_is_still_one(self, way, at, store):
-        """An old worker has published it, with the reservation that it would have gone to at once."""
-        at("new")
-        limiter = RateLimiter("api", "4/h")
-        old = limiter.store.reserve(limiter.terms, 1, 0)
-        reservation = limiter.restore(f"{old.slot}:{old.edition}:1")
-        assert call(way, reservation, "use").state == "used"
-        assert limiter.restore("").booked  # one that had to come again brought none
-
-    @pytest.mark.django_db(transaction=True)
-    def test_operators_see_and_reset_it(self, way, at):
-        """They read terms that no new worker has said."""
-        [limit] = operations.list_limits().limits
-        assert (limit.name, limit.algorithm, limit.rates) == ("api", "window", ("4/h",))
-        assert operations.get_limit("api").limit is not None
-        assert operations.change_limit("api", 0.5, by=operations.Actor("me")).outcome == "changed"
-        assert operations.reset_limit("api", by=operations.Actor("me")).outcome == "reset"
-        at("new")
-        limiter = RateLimiter("api", "4/h")
-        assert call(way, limiter, "try_acquire")
-        assert call(way, limiter, "usage").share == 1.0
 
 
 @pytest.mark.parametrize("store", ["memory"], indirect=True)

@@ -111,7 +111,6 @@ class TestOptions:
         [
             ({"algorithm": "windows"}, "did you mean 'window'"),
             ({"algorithm": "gcra"}, "must be one of 'window', 'paced', 'bucket', not 'gcra'"),
-            ({"algorithm": "counter"}, "'counter' was removed: write algorithm='window', the default"),
             ({"burst": 5}, "burst goes with algorithm='bucket'"),
             ({"algorithm": "bucket", "burst": 0}, "burst must be a whole number"),
             ({"on_unavailable": "opened"}, "did you mean 'open'"),
@@ -185,10 +184,6 @@ class TestSettings:
             ({"tavily": "often"}, "'often' is no rate"),
             ({"tavily": {"rate": "5/s"}}, "no option 'rate'; did you mean 'rates'"),
             ({"tavily": {"rates": "5/s", "algoritm": "paced"}}, "did you mean 'algorithm'"),
-            (
-                {"tavily": {"rates": "5/s", "algorithm": "counter"}},
-                "was removed: write algorithm='window', the default",
-            ),
             ({"tavily": {"tenants": "5/s"}}, "needs a rate"),
             ({5: "5/s"}, "must be str"),
         ],

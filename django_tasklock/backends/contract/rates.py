@@ -26,8 +26,6 @@ Algorithm = Literal["window", "paced", "bucket"]
 """How calls are let through: see ``RateLimiter``."""
 ALGORITHMS = get_args(Algorithm)
 """The values of ``Algorithm``."""
-REMOVED_ALGORITHM = "counter"
-"""An approximate algorithm of earlier versions. Terms in a store that still name it are read as ``"window"``."""
 
 TENANT = ":tenant:"
 """The separator between a limiter's name and a tenant's."""
@@ -74,8 +72,6 @@ class Terms(NamedTuple):
     min_share: int = 0
     horizon: int = 3_600_000_000
     """How far ahead a slot may be booked, in microseconds."""
-    rule_in_store: str = ""
-    """The rule in force as older processes wrote it, if its algorithm was removed from this version."""
 
     def burst_of(self, rate: Rate) -> int:
         """Return the units that may be used at once."""
@@ -123,25 +119,19 @@ class Terms(NamedTuple):
 
     def rule(self) -> str:
         """Return the part of ``text`` in which all callers must agree: without ``cold_wait`` and the horizon."""
-        return self.rule_in_store or _rule(self)
+        return _rule(self)
 
     def with_rule(self, rule: str) -> Terms:
-        """Return these terms with the part common to all callers replaced by ``rule``; unchanged if it is unreadable.
-
-        A rule of the removed algorithm is applied as windows of its rates, until it is outvoted.
-        """
+        """Return these terms with ``rule`` in place of what all callers share; unchanged if it is unreadable."""
         found = Terms.from_text(self.name, rule)
         if found is None:
             return self
-        removed = rule if rule.startswith(f"{REMOVED_ALGORITHM} ") else ""
-        return found._replace(cold_wait=self.cold_wait, horizon=self.horizon, rule_in_store=removed)
+        return found._replace(cold_wait=self.cold_wait, horizon=self.horizon)
 
     @classmethod
     def from_text(cls, name: str, text: str) -> Terms | None:
         """Parse what ``text()`` returned; ``None`` if it cannot be parsed. A bucket of one unit is the same as paced,
         and is read as that.
-
-        Terms of the removed algorithm, written by an older version, are read as windows.
         """
         try:
             algorithm, cold, *rest = text.split(" ")
@@ -155,8 +145,6 @@ class Terms(NamedTuple):
         usual = [max(1, rate.limit // 10) for rate in rates]
         if algorithm == "tat":
             algorithm = "paced" if all(burst == 1 for burst in bursts) else "bucket"
-        elif algorithm == REMOVED_ALGORITHM:
-            algorithm = "window"
         if algorithm not in ALGORITHMS or not rates:
             return None
         burst = bursts[0] if algorithm == "bucket" and bursts != usual else 0

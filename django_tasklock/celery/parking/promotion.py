@@ -37,7 +37,7 @@ LONGEST_PATIENCE = 600.0
 PREDECESSOR_PATIENCE = 10.0  # seconds to wait for a message that was published earlier and has not arrived
 RESULT_PATIENCE = 60.0  # seconds to store a result, if the state of the process that does so is unknown
 MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
-UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps and to workers of another version
+UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps
 MOST_SKIPPED = 20  # unusable messages at the head of one line that are passed over in one poll
 BATCH = 200  # keys in one poll; the next one continues from there
 
