@@ -19,6 +19,7 @@ from django_tasklock import (
     release_task_lock,
     task_lock_context,
 )
+from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks.transfer import keep_for
 from django_tasklock.rates.events import limiter_kind
@@ -142,6 +143,22 @@ class TestLocks:
         assert mine.acquire()
         mine.abandon()
         eventually(lambda: counted(KIND) == {"acquired": 1, "released": 1})
+
+
+def test_a_grant_that_its_caller_never_gets_counts_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither does its release."""
+    acquire = get_backend().acquire
+
+    def struck(request: Any) -> Any:
+        acquire(request)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(get_backend(), "acquire", struck)
+    mine = lock("video:1")
+    with pytest.raises(KeyboardInterrupt):
+        mine.acquire()
+    eventually(lambda: not mine.locked())
+    assert counted(KIND) == {}
 
 
 class TestLimiters:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import subprocess
 import sys
@@ -10,7 +9,7 @@ import threading
 from typing import Any
 
 import pytest
-from django.db import OperationalError, connection, transaction
+from django.db import connection, transaction
 
 from django_tasklock import counts
 from django_tasklock.models import EventCount
@@ -148,21 +147,30 @@ def test_old_hours_are_added_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_two_that_add_up_old_hours_at_once_do_so_once() -> None:
+    """The second one between the first one's look and its write."""
     this = counts._this_hour()
     for bucket in range(10):
         EventCount.objects.create(
             hour=this - 100 * 3600, event="waited", kind=KIND, bucket=bucket, number=1, milliseconds=1
         )
+    others: list[threading.Thread] = []
 
     def fold() -> None:
-        with counts._connection() as mine, contextlib.suppress(OperationalError):  # SQLite: it is locked
+        with counts._connection() as mine, mine.execute_wrapper(then_another):
             counts._fold(mine, this - 48 * 3600)
 
-    threads = [threading.Thread(target=fold) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def then_another(execute: Any, sql: str, *rest: Any) -> Any:
+        found = execute(sql, *rest)
+        if sql.startswith("SELECT") and not others:
+            others.append(threading.Thread(target=fold))
+            others[0].start()
+            others[0].join()
+        return found
+
+    first = threading.Thread(target=fold)
+    first.start()
+    first.join()
+    assert len(others) == 1
     assert written(KIND)["waited"] == 10
     assert set(EventCount.objects.values_list("hour", flat=True)) == {0}
 
