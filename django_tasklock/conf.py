@@ -99,7 +99,7 @@ class Settings:
     PREFETCH_TIMEOUT: Duration = 300
     """How long a Celery worker whose slots neither begin nor end anything keeps what waits for them (Redis broker)."""
     METRICS: bool = True
-    """Whether the store counts what happens to locks and limiters, by kind."""
+    """Whether it is counted what happens to locks and limiters, by kind."""
     HISTORY: int = 10
     """How many of the last holds of each name the store keeps: those of a second or more, and those that did not end
     with a release. 0: none."""

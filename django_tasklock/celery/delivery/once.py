@@ -38,17 +38,17 @@ class DirectCall(CallStrategy):
     def __init__(self, options: CallOptions, on_busy: Callable[[CallOptions], Skipped] = skip_or_raise) -> None:
         super().__init__(options)
         self.on_busy = on_busy
+        rejects = on_busy is reject_or_raise and options.on_conflict == "reject"
+        options.lock.on_busy = "reject" if rejects else action_when_busy(options)
 
     def take(self) -> Skipped | None:
         """Acquire the lock, or call ``on_busy``."""
         lock = self.options.lock
-        lock.on_busy = action_when_busy(self.options)
         return None if not held_here(lock) and lock.acquire() else self.on_busy(self.options)
 
     async def atake(self) -> Skipped | None:
         """Do what ``take`` does, for coroutines."""
         lock = self.options.lock
-        lock.on_busy = action_when_busy(self.options)
         return None if not held_here(lock) and await lock.aacquire() else self.on_busy(self.options)
 
 
