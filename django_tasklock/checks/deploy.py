@@ -12,6 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import DatabaseError, connections, router
 
 from django_tasklock.backends import LockStore
+from django_tasklock.backends.contract.refusals import is_local_fault
 from django_tasklock.checks.store import is_kind, valid_backend
 from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
@@ -42,8 +43,6 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
 
 
 def _report_unavailable(error: BackendUnavailable) -> checks.CheckMessage:
-    from django_tasklock.backends.contract.refusals import is_local_fault
-
     if not (error.down or is_local_fault(error)):
         text = f"The store does not let us lock: {error}"
         hint = "Change what it complains of; docs/operations.md has the rights that locks need."

@@ -10,6 +10,7 @@ from django.core import checks
 from django.db.models import Model, Q
 from django.db.models.constants import LOOKUP_SEP
 
+from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.columns import TOKEN, table_options
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns, registered, unfit
@@ -42,8 +43,6 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
 
 
 def _check_imports() -> Iterator[checks.CheckMessage]:
-    from django_tasklock.celery.task_modules import import_task_modules
-
     for problem in import_task_modules():
         yield checks.Warning(
             f"Guards may be unknown to this process: {problem}.",

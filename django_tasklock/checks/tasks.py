@@ -6,8 +6,12 @@ from typing import Any
 
 from django.core import checks
 
+from django_tasklock.celery.messages.report import lease_lengths
+from django_tasklock.celery.task_modules import import_task_modules
+from django_tasklock.celery.visibility import acknowledged_early, reaching_visibility_timeout
 from django_tasklock.checks.settings import valid_settings
 from django_tasklock.conf import milliseconds
+from django_tasklock.decorators.locks import undecided
 
 MAX_NAMES = 5
 
@@ -17,8 +21,6 @@ def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.C
     settings = valid_settings()
     if settings is None or settings.MESSAGE_LEASE is None:
         return []
-    from django_tasklock.celery.messages.report import lease_lengths
-
     found = lease_lengths()
     if found is None:
         return []
@@ -50,8 +52,6 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
     """Report W018: a body that uses its whole timeout may be delivered again while it runs."""
     if valid_settings() is None:
         return []
-    from django_tasklock.celery.visibility import reaching_visibility_timeout
-
     names, seconds = reaching_visibility_timeout()
     if not names:
         return []
@@ -71,8 +71,6 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
     """Report W021: tasks with locks that do not start again if their process dies."""
     if valid_settings() is None:
         return []
-    from django_tasklock.celery.visibility import acknowledged_early
-
     names = acknowledged_early()
     if not names:
         return []
@@ -93,9 +91,6 @@ def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.Check
     settings = valid_settings()
     if settings is None or settings.ON_UNAVAILABLE != "run":
         return []
-    from django_tasklock.celery.task_modules import import_task_modules
-    from django_tasklock.decorators.locks import undecided
-
     import_task_modules()  # W017 reports failed imports
     names = undecided()
     if not names:
