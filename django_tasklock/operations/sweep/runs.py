@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from django.db import Error, router
@@ -107,7 +107,7 @@ def last_sweep_age() -> float | None:
 
 def age_of(run: SweepRun) -> float:
     """Return seconds since the run."""
-    return max(0.0, (timezone.now() - run.at).total_seconds())
+    return max(0.0, (datetime.now(UTC) - run.at).total_seconds())
 
 
 def _entries() -> QuerySet[SweepEntry]:
