@@ -91,10 +91,8 @@ def sweep_and_tell(url: str, live: int) -> int:
             report = sweep(dry_run=dry_run, pause=1.0)
         grown = (memory("VmHWM") - before) / 1024
         what = "dry run" if dry_run else "sweep"
-        counts = {str(kind): one.acted for kind, one in report.tallies.items() if one.found}
-        print(
-            f"{what}: {report.seconds:.1f} s, {report.rate:.0f}/s, looked at {dict(report.looked_at)}, acted {counts}"
-        )
+        counts = {str(kind): one.acted for kind, one in report.counts.items() if one.found}
+        print(f"{what}: {report.seconds:.1f} s, looked at {dict(report.looked_at)}, acted {counts}")
         print(
             f"  memory grew by {grown:.0f} MiB; others waited {1000 * waits.longest:.0f} ms for the store at the most"
         )

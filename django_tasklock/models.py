@@ -101,7 +101,7 @@ class SweepEntry(models.Model):
     swept = models.BigIntegerField(default=0, help_text="how much it put right")
     seconds = models.FloatField(default=0)
     problem = models.CharField(_("problem"), max_length=255, default="", help_text="why it broke off")
-    report = models.TextField(default="{}")
+    counts = models.JSONField(default=dict)
 
     class Meta:
         db_table = "tasklock_sweep"

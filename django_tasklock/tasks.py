@@ -6,6 +6,7 @@ from typing import Any
 
 from celery import shared_task
 
+from django_tasklock.operations.plain import to_plain
 from django_tasklock.operations.sweep import sweep
 from django_tasklock.operations.values import Actor
 
@@ -27,4 +28,4 @@ def sweep_locks(
         dry_run=dry_run,
         by=Actor("task django_tasklock.tasks.sweep_locks"),
     )
-    return {**report.as_dict(), "findings": []}  # they are in the audit trail already
+    return {**to_plain(report), "findings": []}  # they are in the audit trail already

@@ -21,7 +21,6 @@ from django_tasklock.admin.base import OperatorAdmin, may_view, page_url
 from django_tasklock.admin.formats import escape_with_breaks, format_datetime
 from django_tasklock.admin.forms import MAX_REASON_LENGTH, SweepForm
 from django_tasklock.admin.labels import action_label, action_labels, parked_label, parked_labels
-from django_tasklock.backends.codec import json_object
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import Lock, RateLimit
@@ -31,10 +30,12 @@ from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.parked.acts import ParkedResult
 from django_tasklock.operations.parked.listing import ParkedQuery
 from django_tasklock.operations.sweep.options import MAX_SECONDS_IN_REQUEST
-from django_tasklock.operations.sweep.report import CLASSES, Kind
+from django_tasklock.operations.sweep.report import FindingOutcome, Kind
 
 MAX_AT_ONCE = 500
 """Messages that one action acts on; each costs a request to the store."""
+MAX_KEPT = 20
+"""Findings of a sweep among which those without a safe action are shown one by one."""
 CSV_COLUMNS = ("at", "actor", "action", "name", "reason", "outcome")
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
@@ -294,55 +295,24 @@ class ParkedMessageAdmin(NamedAdmin):
 # The runs of the sweep
 
 
-def report_lines(report: Mapping[str, Any]) -> list[str]:
+def count_lines(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
+    """Return the numbers of each class of which a sweep found something."""
+    text = _(
+        "%(what)s: %(found)d found, %(acted)d put right, %(changed)d no longer so at the second check,"
+        " %(kept)d left as they are"
+    )
+    return [text % {"what": kind.label, **counts[kind]} for kind in Kind if counts.get(kind, {}).get("found")]
+
+
+def report_lines(report: operations.SweepReport) -> list[str]:
     """Return what a sweep found: the numbers of each class, then one by one, then what is not listed or checked."""
-    lines = []
-    for kind, tally in (report.get("classes") or {}).items():
-        if tally.get("found"):
-            values = {"what": kind_label(kind), **{word: int(tally.get(word, 0)) for word in _TALLY}}
-            lines.append(
-                _(
-                    "%(what)s: %(found)d found, %(acted)d put right, %(changed)d no longer so at the second check,"
-                    " %(kept)d left as they are"
-                )
-                % values
-            )
-    for one in report.get("findings", ()):
-        parts = (
-            one.get("name") or one.get("row"),
-            kind_label(one.get("kind", "")),
-            _outcome_label(one),
-            one.get("why"),
-        )
-        lines.append(": ".join(filter(None, parts)))
-    if unlisted := int(report.get("unlisted", 0)):
-        text = ngettext(
-            "%(count)d more is counted above, and in the audit trail if it was put right.",
-            "%(count)d more are counted above, and in the audit trail if they were put right.",
-            unlisted,
-        )
-        lines.append(text % {"count": unlisted})
-    lines += (_("not checked: %(what)s") % {"what": one} for one in report.get("left_out", ()))
-    return lines
-
-
-_TALLY = ("found", "acted", "changed", "kept")
-
-
-def kind_label(kind: str) -> str:
-    """Return the label of a class of findings; its code if it is unknown, as it comes from a later version."""
-    return _(CLASSES[Kind(kind)][0]) if kind in CLASSES else kind
-
-
-def _outcome_label(finding: Mapping[str, Any]) -> str:
-    labels = {
-        "swept": _("put right"),
-        "would_be_swept": _("would be put right"),
-        "changed": _("no longer so at the second check"),
-        "kept": _("left as it is"),
-    }
-    came = str(finding.get("came", ""))
-    return labels.get(came, came)
+    lines = count_lines(operations.to_plain(report.counts))
+    for one in report.findings:
+        lines.append(f"{one.name or one.row or one.holder}: {one.kind.label}: {one.came.label}: {one.why}")
+    if report.unlisted:
+        text = ngettext("%(count)d more is counted above.", "%(count)d more are counted above.", report.unlisted)
+        lines.append(text % {"count": report.unlisted})
+    return [*lines, *(_("not checked: %(what)s") % {"what": one} for one in report.left_out)]
 
 
 def _paragraphs(lines: Sequence[str]) -> SafeString:
@@ -367,7 +337,7 @@ class SweepAdmin(TableAdmin):
     right = column(gettext_lazy("Put right"), lambda row: row.swept)
     prefix = column(gettext_lazy("Prefix"), lambda row: row.scope)
     took = column(gettext_lazy("Duration"), lambda row: format_duration(row.seconds))
-    found = column(gettext_lazy("What was found"), lambda row: _paragraphs(report_lines(json_object(row.report))))
+    found = column(gettext_lazy("What was found"), lambda row: _paragraphs(count_lines(row.counts)))
 
     def has_add_permission(self, request: HttpRequest) -> bool:
         """Return whether the user may sweep: that adds a run."""
@@ -398,7 +368,7 @@ class SweepAdmin(TableAdmin):
         chosen = []
         if report is not None:
             warning = [_("Nothing was changed: this is what a sweep would have done just now.")]
-            chosen = report_lines(report.as_dict()) or [_("There was nothing to put right.")]
+            chosen = report_lines(report) or [_("There was nothing to put right.")]
         return self.confirm(
             request,
             _("Sweep"),
@@ -423,8 +393,8 @@ class SweepAdmin(TableAdmin):
             self.message_user(request, _("Nothing was done: %(error)s") % {"error": error}, messages.ERROR)
             return None
         if not report.dry_run:
-            text = ngettext(
-                "Swept: %(count)d thing was put right.", "Swept: %(count)d things were put right.", report.swept
-            )
-            self.message_user(request, text % {"count": report.swept}, messages.SUCCESS)
+            self.message_user(request, str(report), messages.SUCCESS)
+            for finding in report.findings[:MAX_KEPT]:
+                if finding.came is FindingOutcome.KEPT:  # no run has it, and the audit trail only what was done
+                    self.message_user(request, f"{finding.name or finding.row}: {finding.why}", messages.WARNING)
         return report

@@ -175,7 +175,7 @@ class Migration(migrations.Migration):
                     "problem",
                     models.CharField(default="", help_text="why it broke off", max_length=255, verbose_name="problem"),
                 ),
-                ("report", models.TextField(default="{}")),
+                ("counts", models.JSONField(default=dict)),
             ],
             options={
                 "verbose_name": "run of the sweep",

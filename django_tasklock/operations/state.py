@@ -109,9 +109,7 @@ def read_gauges() -> Gauges:
 
 
 def _stale_claims(last: SweepRun) -> int:
-    tallies = last.report.get("classes")
-    tally = tallies.get(str(Kind.ABANDONED)) if isinstance(tallies, dict) else None
-    return int(tally.get("kept", 0)) if isinstance(tally, dict) else 0
+    return last.counts.get(Kind.ABANDONED, {}).get("kept", 0)
 
 
 def _count_parked() -> int | None:

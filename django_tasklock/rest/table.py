@@ -233,10 +233,7 @@ def _get_message(task_id: str) -> Any:
 
 
 def _list_runs(limit: int) -> Any:
-    runs = [to_plain(run) for run in operations.sweep_runs(limit)]
-    for run in runs:
-        del run["report"]  # up to a hundred findings each
-    return {"runs": runs, "age": operations.last_sweep_age()}
+    return {"runs": operations.sweep_runs(limit), "age": operations.last_sweep_age()}
 
 
 def _get_run(number: str) -> Any:
@@ -246,7 +243,7 @@ def _get_run(number: str) -> Any:
 
 
 def _sweep(**given: Any) -> Any:
-    return {"report": operations.sweep(longest=MAX_SECONDS_IN_REQUEST, **given).as_dict()}
+    return {"report": operations.sweep(longest=MAX_SECONDS_IN_REQUEST, **given)}
 
 
 def _list_acts(below: int | None, limit: int, **given: Any) -> Any:
@@ -339,7 +336,7 @@ END_POINTS = (
              _RELEASE_LOCKS, _sweep, _SWEEP, refused=(400, "invalid_sweep")),
     EndPoint("sweeps", "GET", "sweeps", "the last runs of the sweep, and the age of the last complete sweep",
              _VIEW_LOCKS, _list_runs, {"limit": _number(1, 200, 20)}),
-    EndPoint("sweep-run", "GET", "sweeps/{number}", "one run with its findings; 404 if it is not recorded any more",
+    EndPoint("sweep-run", "GET", "sweeps/{number}", "one run with its counts; 404 if it is not recorded any more",
              _VIEW_LOCKS, _get_run),
     EndPoint("audit", "GET", "audit", "the audit trail, page by page, the latest first",
              _VIEW_AUDIT, _list_acts, _AUDIT),

@@ -50,10 +50,7 @@ AuditEntry.objects.bulk_create(
 )
 sweep(by=Actor("task django_tasklock.tasks.sweep_locks"), pause=0)
 tally = {"found": 3, "acted": 2, "changed": 1, "kept": 0}
-finding = {"kind": "dead", "name": long, "why": "its holder's process is gone", "came": "swept"}
-report = {"swept": 4, "published": 1, "classes": {"dead": tally}, "findings": [finding], "unlisted": 12,
-          "looked_at": {"locks": 100000}, "left_out": ["time was up after 25 s: " + long], "seconds": 25.1}
-SweepEntry.objects.create(at=timezone.now(), actor="ann", swept=4, seconds=25.1, report=json.dumps(report))
+SweepEntry.objects.create(at=timezone.now(), actor="ann", swept=4, seconds=25.1, counts={"dead": tally})
 """
 
 

@@ -38,7 +38,7 @@ def lapsed(*arguments: str) -> dict[str, Any]:
     out = StringIO()
     call_command("sweep_locks", "--pause=0.2", "--json", *arguments, stdout=out, stderr=StringIO())
     document = json.loads(out.getvalue())
-    return {**document["classes"]["lapsed"], "findings": [f for f in document["findings"] if f["kind"] == "lapsed"]}
+    return {**document["counts"]["lapsed"], "findings": [f for f in document["findings"] if f["kind"] == "lapsed"]}
 
 
 def test_the_sweep_puts_back_what_dead_workers_had(site: Site) -> None:
@@ -78,7 +78,7 @@ def test_a_living_workers_messages_are_left_alone(site: Site) -> None:
 
     def renewed() -> bool:
         report = sweep(pause=0.2)
-        assert report.tallies["lapsed"].found == 0, report.findings
+        assert report.counts["lapsed"].found == 0, report.findings
         seen.update(mark.at for mark in marks.read_marks(site.app))
         return len(seen) > 6
 

@@ -15,11 +15,11 @@ from django_tasklock import operations
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import AuditEntry, SweepEntry
-from django_tasklock.operations.sweep import runs, stream
+from django_tasklock.operations.sweep import report, runs, stream
 from django_tasklock.operations.values import Actor
 from tests.support.admin_pages import Reader, table, words
 from tests.support.redis_server import free_port
-from tests.support.stores import eventually
+from tests.support.sweeping import dead_holder, hold
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
@@ -38,15 +38,17 @@ def _without_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(stream, "sleep", lambda pause: None)
 
 
-def overdue(take: Any, name: str) -> None:
-    """Something for the sweep: held beyond its timeout."""
-    take(name, hold=1)
-    eventually(lambda: (held := get_backend().get(name)) is not None and held.now > held.until + 1)
+def dead(name: str) -> None:
+    """Something for the sweep: a lock of a process that has ended."""
+    hold(name, DEAD)
+
+
+DEAD = dead_holder()
 
 
 @pytest.mark.parametrize("kind", ["anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root"])
-def test_who_may_look_and_who_may_sweep(visitor: Any, take: Any, kind: str) -> None:
-    overdue(take, "a")
+def test_who_may_look_and_who_may_sweep(visitor: Any, kind: str) -> None:
+    dead("a")
     client = visitor(kind)
     login, looks = kind in ("anonymous", "nobody"), kind in ("viewer", "operator", "root")
     acts = kind in ("operator", "root")
@@ -64,8 +66,8 @@ def test_who_may_look_and_who_may_sweep(visitor: Any, take: Any, kind: str) -> N
     assert SweepEntry.objects.filter(pk=run).exists()
 
 
-def test_a_post_without_the_csrf_token_is_refused(visitor: Any, take: Any) -> None:
-    overdue(take, "a")
+def test_a_post_without_the_csrf_token_is_refused(visitor: Any) -> None:
+    dead("a")
     visitor("root")
     strict = Client(enforce_csrf_checks=True)
     strict.force_login(User.objects.get(username="root"))
@@ -73,15 +75,14 @@ def test_a_post_without_the_csrf_token_is_refused(visitor: Any, take: Any) -> No
     assert get_backend().get("a") is not None
 
 
-def test_it_says_what_it_did(operator: Client, take: Any) -> None:
+def test_it_says_what_it_did(operator: Client) -> None:
     """By class, one by one, who started it; in the audit trail, too."""
-    overdue(take, "a")
-    overdue(take, "b")
+    dead("a")
+    dead("b")
     answer = operator.post(SWEEP, {"begins": "a"}, follow=True)
     text = words(answer.text)
-    assert "Swept: 1 thing was put right." in text
-    assert "locks held beyond their timeout: 1 found, 1 put right" in text
-    assert "a: locks held beyond their timeout: put right" in text
+    assert "1 thing was put right." in text
+    assert "locks whose holder's process is dead: 1 found, 1 put right" in text
     assert "operator" in text
     assert Reader(answer.text).refused() == []
     assert get_backend().get("b") is not None
@@ -95,8 +96,8 @@ def test_it_says_what_it_did(operator: Client, take: Any) -> None:
     ]
 
 
-def test_only_looking_changes_nothing_and_is_no_run(operator: Client, take: Any) -> None:
-    overdue(take, "a")
+def test_only_looking_changes_nothing_and_is_no_run(operator: Client) -> None:
+    dead("a")
     answer = operator.post(SWEEP, {"dry_run": "on"})
     assert "Nothing was changed" in words(answer.text)
     assert "would be put right" in words(answer.text)
@@ -109,7 +110,7 @@ def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch:
     def down(*args: Any) -> None:
         raise BackendUnavailable("it is gone")
 
-    monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep"], "sweep_entries", down)
+    monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep"], "LockSweep", down)
     with pytest.raises(BackendUnavailable):
         operations.sweep(by=Actor("beat"))
     [run] = operations.sweep_runs()
@@ -144,8 +145,8 @@ def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("no_table")
-def test_a_sweep_does_without_its_table(take: Any, caplog: Any) -> None:
-    overdue(take, "a")
+def test_a_sweep_does_without_its_table(caplog: Any) -> None:
+    dead("a")
     assert operations.sweep().swept == 1
     assert "could not be recorded" in caplog.text
 
@@ -164,14 +165,17 @@ def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) ->
     assert [run.actor for run in operations.sweep_runs()] == ["beat 4", "beat 3", "beat 2"]
 
 
-def test_what_is_not_listed_is_counted(operator: Client, take: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MAX_FINDINGS", 1)
+def test_what_is_not_listed_is_counted(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(report, "MAX_FINDINGS", 1)
     for name in ("a", "b", "c"):
-        overdue(take, name)
+        dead(name)
+    assert "2 more are counted above" in words(operator.post(SWEEP, {"dry_run": "on"}).text)
     operations.sweep(by=Actor("beat"))
     [run] = operations.sweep_runs()
-    assert (run.swept, len(run.report["findings"]), run.report["unlisted"]) == (3, 1, 2)
-    assert "2 more are counted above" in words(operator.get(page_of_run(run.number)).text)
+    assert (run.swept, run.counts["dead"]["acted"]) == (3, 3)
+    assert "locks whose holder's process is dead: 3 found, 3 put right" in words(
+        operator.get(page_of_run(run.number)).text
+    )
 
 
 def test_the_store_is_down(operator: Client, settings: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from datetime import timedelta
@@ -186,9 +185,13 @@ class TestGauges:
     @staticmethod
     def run_of_a_sweep(ago: float, kept: int, **more: str) -> None:
         tally = {"found": kept + 3, "acted": 3, "changed": 0, "kept": kept}
-        report = json.dumps({"classes": {"abandoned": tally}})
         SweepEntry.objects.create(
-            at=timezone.now() - timedelta(seconds=ago), actor="beat", swept=3, seconds=0.1, report=report, **more
+            at=timezone.now() - timedelta(seconds=ago),
+            actor="beat",
+            swept=3,
+            seconds=0.1,
+            counts={"abandoned": tally},
+            **more,
         )
 
     def test_only_a_whole_sweep_says_what_is_left(self):

@@ -22,6 +22,7 @@ from tests.support.messages import park
 from tests.support.redis_server import free_port
 from tests.support.rest import KEY, OTHER_KEY, PREFIX, Api, Taken, problem
 from tests.support.stores import eventually
+from tests.support.sweeping import dead_holder
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
@@ -52,15 +53,15 @@ def at(end: str, *what: Any) -> str:
     return reverse(f"tasklock:{end}", args=what)
 
 
-def overdue(name: str) -> Taken:
-    """A lock for the sweep, which is held beyond its timeout."""
+def dead(name: str) -> Taken:
+    """A lock for the sweep, whose holder's process has ended."""
     taken = Taken(name)
-    record = get_backend().get(name)
-    assert record is not None
     taken.release()
-    get_backend().acquire(AcquireRequest(name, taken.token, 60_000, 1, "{}"))
-    eventually(lambda: (held := get_backend().get(name)) is not None and held.now > held.until + 1)
+    get_backend().acquire(AcquireRequest(name, taken.token, 60_000, 60_000, DEAD))
     return taken
+
+
+DEAD = dead_holder()
 
 
 class TestMessages:
@@ -153,21 +154,21 @@ class TestPause:
 
 class TestSweep:
     def test_a_dry_run_changes_nothing(self, by_key: Api, name: str) -> None:
-        lock = overdue(name)
+        lock = dead(name)
         report = by_key.post(at("sweep"), {"prefix": name}).json()["report"]
         assert (report["dry_run"], report["swept"]) == (True, 1)
         assert lock.owned()
         assert by_key.get(at("sweeps")).json() == {"runs": [], "age": None}
 
     def test_a_sweep(self, by_key: Api, name: str) -> None:
-        lock = overdue(name)
+        lock = dead(name)
         report = by_key.post(at("sweep"), {"prefix": name, "dry_run": False}).json()["report"]
         assert (report["dry_run"], report["swept"]) == (False, 1)
         assert not lock.owned()
         [run] = by_key.get(at("sweeps")).json()["runs"]
         assert (run["actor"], run["scope"], run["swept"]) == ("key grafana", f"prefix={name}", 1)
         detail = by_key.get(at("sweep-run", run["number"])).json()
-        assert detail["report"]["findings"][0]["name"] == name
+        assert detail["counts"]["dead"] == {"found": 1, "acted": 1, "changed": 0, "kept": 0}
         problem(by_key.get(at("sweep-run", run["number"] + 1)), 404, "unknown_run")
         problem(by_key.get(at("sweep-run", 2**70)), 404, "unknown_run")
         assert by_key.get(at("sweeps")).json()["age"] is None, "it was confined to some names"
@@ -176,7 +177,7 @@ class TestSweep:
 
     def test_one_that_takes_too_long_says_what_was_left(self, by_key: Api, name: str, monkeypatch: Any) -> None:
         """It is not taken for a sweep of everything."""
-        lock = overdue(name)
+        lock = dead(name)
         monkeypatch.setattr("django_tasklock.rest.table.MAX_SECONDS_IN_REQUEST", -1.0)
         report = by_key.post(at("sweep"), {"dry_run": False}).json()["report"]
         assert report["swept"] == 0
@@ -188,10 +189,9 @@ class TestSweep:
 
     def test_what_was_found_in_time_is_put_right(self, rest: Any, name: str, monkeypatch: Any) -> None:
         """Time is up when the first look is over: what that found is looked at again, and swept."""
-        lock = overdue(name)
+        lock = dead(name)
         clock = [0.0]
-        for module in ("sweep", "sweep.options"):
-            monkeypatch.setattr(sys.modules[f"django_tasklock.operations.{module}"], "monotonic", lambda: clock[0])
+        monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep.options"], "monotonic", lambda: clock[0])
         monkeypatch.setattr(stream, "sleep", lambda pause: clock.__setitem__(0, 99.0))
         report = operations.sweep(prefix=name, by=Actor("me"), longest=10)
         assert report.swept == 1
@@ -243,7 +243,7 @@ class TestWhoMayDoWhat:
             headers = {"authorization": f"Basic {told}"}
         client = Api(enforce_csrf_checks=True, headers={} if kind == "nobody" else headers)
         task_id = park(1, name)
-        SweepEntry.objects.create(at="2026-03-01T00:00:00Z", actor="x", swept=0, seconds=1, report="{}")
+        SweepEntry.objects.create(at="2026-03-01T00:00:00Z", actor="x", swept=0, seconds=1)
         run = SweepEntry.objects.get().pk
         for method, end in product(("get", "head", "options", "put", "patch", "delete", "post"), NEEDS):
             takes, needs = NEEDS[end]

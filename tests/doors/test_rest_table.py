@@ -48,7 +48,7 @@ def send(point: EndPoint, lock_up: Any, name: str) -> Any:
         lock_up(name)
     dead = {"state": "dead", "message": sign({"name": name})} if point.name == "requeue-parked" else {}
     task_id = park(1, name, **dead)
-    run = SweepEntry.objects.create(at="2026-03-01T00:00:00Z", actor="x", swept=0, seconds=1, report="{}")
+    run = SweepEntry.objects.create(at="2026-03-01T00:00:00Z", actor="x", swept=0, seconds=1)
     subject = {"name": name, "task_id": task_id, "number": run.pk}.get(point.subject)
     path = reverse(f"tasklock:{point.name}", args=[] if subject is None else [subject])
     needed = {"share": 0.5, "seconds": 60, "member": member.fingerprint}

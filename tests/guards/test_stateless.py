@@ -10,7 +10,7 @@ from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLo
 from django_tasklock.checks.guards import check_guards
 from django_tasklock.decorators.locks import model_lock
 from django_tasklock.operations import Actor, get_lock, release_lock
-from django_tasklock.operations.sweep import guarded
+from django_tasklock.operations.sweep import guards
 from tests.support.guards import ONCE, new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
@@ -104,7 +104,7 @@ def test_an_operator_releases_the_lock_and_takes_the_row_from_its_holder(report:
 @pytest.mark.parametrize("indexed", [True, False])
 def test_a_sweep_finds_what_is_claimed_by_its_token(report: Report, indexed: bool, monkeypatch: Any) -> None:
     if not indexed:
-        monkeypatch.setattr(guarded, "indexed", lambda model: set())
+        monkeypatch.setattr(guards, "indexed", lambda model: set())
     GUARD.register(Report, write.lock)  # type: ignore[attr-defined]
     Report.objects.create()  # nobody has claimed it
     stale = Claim.take(Report, report.pk, GUARD, new_token())

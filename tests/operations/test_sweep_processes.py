@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -15,9 +14,8 @@ import pytest
 from django_tasklock import Claim, StaleClaim, StateGuard
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import republish as requeue
-from django_tasklock.operations import acts, sweep
+from django_tasklock.operations import sweep
 from django_tasklock.operations.sweep import restoring
-from django_tasklock.types import AcquireRequest, Grant
 from tests.support import sweeper
 from tests.support.celery_site import sweep_tasks
 from tests.support.celery_site.courier import Courier
@@ -278,7 +276,7 @@ def test_a_worker_that_was_killed_leaves_its_row_to_the_next_sweep(celery_site, 
     lapsed("stale:1")
     hold("stale:2", dead_holder())
     report = swept()
-    assert tally_of(report) == {"expired": (1, 1, 0, 0), "dead": (2, 2, 0, 0)}
+    assert tally_of(report) == {"dead": (2, 2, 0, 0)}
     assert str(start.pid) in found(swept_of(report, f"swept:{row.pk}"), "dead").why
     assert state(row) == ("uploading", 2)
     celery_site.app.control.purge()
@@ -297,7 +295,7 @@ def swept_of(report: Any, name: str) -> Any:
 
 
 @pytest.mark.database
-@pytest.mark.parametrize("step", [step for step in sweeper.STEPS if step not in ("holding", "before the message")])
+@pytest.mark.parametrize("step", [step for step in sweeper.STEPS if step != "holding"])
 @pytest.mark.parametrize("again", ["requeue", "plain"])
 def test_a_killed_sweep_is_completed_by_the_next_one(celery_site, only, step: str, again: str) -> None:
     """gold standard 8.16. Whatever it had done, the next sweep does the rest, and no row is left without a message."""
@@ -351,51 +349,3 @@ def test_several_sweeps_at_once_publish_each_task_once(celery_site, only) -> Non
     assert sum(report["published"] for report in reports) == len(rows)
     assert celery_site.waiting() == len(rows)
     assert {state(row) for row in rows} == {("uploading", 2)}
-
-
-# Parked messages
-
-
-@pytest.mark.database
-def test_a_message_that_is_parked_behind_no_lock_is_promoted(celery_site, only) -> None:
-    only("swept_video")
-    token = park(celery_site)
-    assert tally_of(swept()) == {}, "its lock is held"
-    get_backend().release("hold:a", token)
-    assert tally_of(swept(dry_run=True)) == {"parked": (1, 1, 0, 0)}
-    assert celery_site.waiting() == 0
-    assert tally_of(swept(prefix="other:")) == {}
-    assert tally_of(swept(older_than=3600)) == {}
-    assert tally_of(swept()) == {"parked": (1, 1, 0, 0)}
-    assert celery_site.waiting() == 1
-    assert [act.outcome for act in acts("hold:a")] == ["promoted"]
-    assert tally_of(swept()) == {}, "it is on its way"
-
-
-def test_a_message_whose_lock_is_taken_between_the_looks_stays_parked(
-    celery_site, only, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    from tests.support.sweeping import between_passes
-
-    only("swept_video")
-    get_backend().release("hold:a", park(celery_site))
-    between_passes(monkeypatch, lambda: hold("hold:a"))
-    assert tally_of(swept()) == {"parked": (1, 0, 1, 0)}
-    assert celery_site.waiting() == 0
-
-
-def test_a_sweep_that_is_killed_before_it_promotes_leaves_that_to_the_next(celery_site, only) -> None:
-    only("swept_video")
-    get_backend().release("hold:a", park(celery_site))
-    code, _ = ended(only.start(kill="before the message"))
-    assert code == -signal.SIGKILL
-    assert tally_of(swept()) == {"parked": (1, 1, 0, 0)}
-
-
-def park(site: Any) -> str:
-    """One message behind a lock that somebody elsewhere has; that one's token."""
-    token = os.urandom(16).hex()
-    assert isinstance(get_backend().acquire(AcquireRequest("hold:a", token, 60_000, 60_000)), Grant)
-    site.publish("tests.support.celery_site.once_tasks.queued_hold", "a")
-    Courier(site).run()
-    return token

@@ -15,11 +15,10 @@ from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations.sweep import restoring, stream, sweep
-from django_tasklock.operations.sweep.locks import LockSweep
 from django_tasklock.types import Renewal
 from tests.support.guards import GUARD, ONCE, elsewhere, no_guards
 from tests.support.public import raw_redis
-from tests.support.stores import clear, eventually
+from tests.support.stores import clear
 from tests.support.sweeping import (
     between_passes,
     claimed,
@@ -81,14 +80,6 @@ def test_an_index_entry_that_is_earlier_than_its_key_is_no_renewal(store: str) -
     assert state(row)[:2] == ("uploading", "")
 
 
-def test_an_overdue_lock_that_is_extended_between_the_looks_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    token = hold("late", timeout=1)
-    eventually(lambda: "overdue" in tally_of(swept(dry_run=True)))
-    between_passes(monkeypatch, lambda: get_backend().extend("late", token, 60_000, 60_000))
-    assert tally_of(swept()) == {"overdue": (1, 0, 1, 0)}
-    assert get_backend().get("late") is not None
-
-
 def test_a_task_that_ends_between_the_looks_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     row, token = claim_by_dead_holder()
 
@@ -136,13 +127,13 @@ def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment:
     if moment == "the looks":
         between_passes(monkeypatch, changes_hands)
     else:
-        act = LockSweep.release
+        restore = restoring.RowRestorer.restore
 
-        def acts(*args: Any) -> Any:
+        def restores(*args: Any, **kwargs: Any) -> Any:
             changes_hands()
-            return act(*args)
+            return restore(*args, **kwargs)
 
-        monkeypatch.setattr(LockSweep, "release", acts)
+        monkeypatch.setattr(restoring.RowRestorer, "restore", restores)
     assert tally_of(swept()) == {"dead": (1, 0, 1, 0)}
     record = get_backend().get(name)
     assert record is not None
@@ -231,15 +222,6 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     row.refresh_from_db()
     assert row.status == "processing"
-
-
-def test_finished_and_renewed_is_not_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    row = claimed(state="ready", token="")
-    name = f"video:{row.pk}"
-    token = hold(name, row=f"testapp.video:{row.pk}")
-    between_passes(monkeypatch, lambda: get_backend().renew([Renewal(name, token, 90_000)]))
-    assert tally_of(swept()) == {"finished": (1, 0, 1, 0)}
-    assert get_backend().get(name) is not None
 
 
 def test_the_pause_is_kept_between_the_looks(monkeypatch: pytest.MonkeyPatch) -> None:

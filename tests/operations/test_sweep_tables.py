@@ -7,8 +7,7 @@ from uuid import UUID
 
 import pytest
 
-from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock, TaskLockError, current_claim, model_lock
-from django_tasklock.locks import holder as holders
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock, TaskLockError, model_lock
 from django_tasklock.operations import Actor, get_lock, release_lock
 from tests.support.guards import GUARD, ONCE, new_token, no_guards
 from tests.support.public import in_store
@@ -54,6 +53,16 @@ def test_a_row_is_put_back_by_the_guard_that_claimed_it_not_by_its_proxys() -> N
         assert (video.status, video.lock_token) == ("imported", "")
 
 
+def test_rows_that_several_guards_claimed_are_put_back_each_by_its_own() -> None:
+    guarded_function(Import, "import:{video_id}", guard=IMPORTS)
+    guarded_function(Video, "code:{video_id}", guard=CODES)
+    coded, imported = Video.objects.create(status="imported"), Video.objects.create(status="uploading")
+    Claim.take(Video, coded.pk, CODES, "0" * 32)
+    Claim.take(Import, imported.pk, IMPORTS, "1" * 32)
+    assert tally_of(swept()) == {"abandoned": (2, 2, 0, 0)}
+    assert [video.status for video in Video.objects.order_by("pk")] == ["imported", "uploading"]
+
+
 def test_a_row_that_is_claimed_through_a_proxy_is_worked_on() -> None:
     """By its state alone: both guards claim with the same one."""
 
@@ -89,19 +98,6 @@ def test_of_two_columns_that_of_the_claim_is_put_back() -> None:
     assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
     reel.refresh_from_db()
     assert (reel.status, reel.review) == ("imported", "uploading")
-
-
-def test_what_is_finished_by_another_column_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(holders, "alive", lambda holder: None)  # as on another machine
-    guarded_function(Reel, "status:{video_id}", guard=IMPORTS)
-
-    @model_lock(Reel, "review:{pk}", guard=REVIEW)
-    def review(pk: UUID) -> None:
-        current_claim().give_back()
-        assert tally_of(swept()) == {}
-        assert TaskLock(f"review:{pk}").locked()
-
-    review(Reel.objects.create(status="imported").pk)
 
 
 class TestRelease:

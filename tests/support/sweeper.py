@@ -24,7 +24,6 @@ STEPS = {
     "after publishing": "requeue.Publisher.publish",
     "put back": "restoring.RowRestorer.restore",
     "holding": "restoring.revoke_claim",
-    "before the message": "stranded.promote",
     "before the audit": "report.record_acts",
 }
 """Where each step is; those that begin with "before" come before that function does anything, as "marked" does."""
@@ -60,7 +59,6 @@ def start(environment: dict[str, str], **asked: Any) -> subprocess.Popen[str]:
 
 def _die_at(step: str) -> None:
     from django_tasklock.celery import republish as requeue
-    from django_tasklock.celery.parking import stranded
     from django_tasklock.operations.sweep import locks, report, restoring, stream
 
     modules = {
@@ -68,7 +66,6 @@ def _die_at(step: str) -> None:
         "report": report,
         "requeue": requeue,
         "restoring": restoring,
-        "stranded": stranded,
         "stream": stream,
     }
     module_name, *inner, name = STEPS[step].split(".")
@@ -91,7 +88,7 @@ def main() -> None:
     import django
 
     django.setup()
-    from django_tasklock.operations.sweep import sweep
+    from django_tasklock.operations import sweep, to_plain
     from tests.support.celery_site.configuration import Configuration
 
     app = Configuration.here().make_app()
@@ -99,7 +96,7 @@ def main() -> None:
     only(asked["tasks"])
     if asked.get("kill"):
         _die_at(asked["kill"])
-    print(json.dumps(sweep(**{"pause": 0.05, **asked["options"]}).as_dict()))
+    print(json.dumps(to_plain(sweep(**{"pause": 0.05, **asked["options"]}))))
 
 
 if __name__ == "__main__":

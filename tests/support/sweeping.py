@@ -73,7 +73,7 @@ def swept(**options: Any) -> SweepReport:
 def tally_of(report: SweepReport) -> dict[str, tuple[int, int, int, int]]:
     """Each class of which something was found: found, acted, changed, kept."""
     return {
-        str(kind): (one.found, one.acted, one.changed, one.kept) for kind, one in report.tallies.items() if one.found
+        str(kind): (one.found, one.acted, one.changed, one.kept) for kind, one in report.counts.items() if one.found
     }
 
 

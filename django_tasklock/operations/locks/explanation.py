@@ -67,7 +67,7 @@ def _explain_holder(record: Record, lock: LockView) -> list[str]:
     elif lock.alive is False and not record.holder.kept:
         found.append(_("It expires in %(ttl)s, if it is not swept or released before.") % values)
     elif info.time_left <= 0 and record.token:
-        found.append(_("It is held beyond its timeout: the sweep releases it."))
+        found.append(_("It is held beyond its timeout: it expires in %(ttl)s.") % values)
     elif info.without_timeout and record.token:
         found.append(_("If its holder dies it is free within %(ttl)s; it has no timeout.") % values)
     elif record.token:

@@ -1,47 +1,46 @@
 """The sweep: find what crashed holders left behind and repair it, on evidence, never on age alone.
 
-It compares three kinds of evidence: the index of locks, the guarded rows, and whether the holders' processes run.
-Everything is checked twice, with a pause in between: the first pass records the token of each suspect, and after the
-second one the sweep acts only on unchanged suspects, by the same conditional UPDATE and compare-and-delete that every
-caller uses. So any number of sweeps may run at once, none holds anything that others wait for, and one may be killed at
-any moment.
+Three finders compare the index of locks, the guarded rows, and whether the holders' processes run: ``locks`` finds
+locks of dead processes and those without expiry, ``rows`` claimed rows without a live lock, ``messages`` what dead
+workers had fetched. Everything is checked twice, with a pause in between: the first look records the token of each
+suspect, and after the second one the sweep acts only on unchanged suspects, by the same conditional UPDATE and
+compare-and-delete that every caller uses. So any number of sweeps may run at once, none holds anything that others wait
+for, and one may be killed at any moment.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable
-from contextlib import ExitStack
 from dataclasses import replace
 
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, InterfaceError, OperationalError, router
 from django.db.models import Model
 
+from django_tasklock import counts
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.audit import delete_old_entries
-from django_tasklock.operations.sweep.entries import sweep_entries
-from django_tasklock.operations.sweep.guarded import Guards
-from django_tasklock.operations.sweep.lapsed import sweep_lapsed
+from django_tasklock.operations.sweep.guards import Guards
 from django_tasklock.operations.sweep.locks import LockSweep
+from django_tasklock.operations.sweep.messages import sweep_messages
 from django_tasklock.operations.sweep.options import SweepOptions
-from django_tasklock.operations.sweep.report import CLASSES, Finding, FindingOutcome, Kind, SweepLog, SweepReport, Tally
+from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, SweepLog, SweepReport, Tally
 from django_tasklock.operations.sweep.restoring import RowRestorer
-from django_tasklock.operations.sweep.rows import LiveLocks, RowSweep
+from django_tasklock.operations.sweep.rows import RowSweep
 from django_tasklock.operations.sweep.runs import record_run
 from django_tasklock.operations.values import Actor
-from django_tasklock.types import monotonic
 
-__all__ = ["CLASSES", "PAUSE", "Finding", "FindingOutcome", "Kind", "SweepReport", "Tally", "sweep"]
+__all__ = ["PAUSE", "Finding", "FindingOutcome", "Kind", "SweepReport", "Tally", "sweep"]
 
 logger = logging.getLogger("django_tasklock")
 
 PAUSE = 2.0
-"""Seconds between the two passes: longer than a body that began in an outage takes to acquire its lock afterwards."""
+"""Seconds between the two looks: longer than a body that began in an outage takes to acquire its lock afterwards."""
 ONE_PROCESS_ONLY = "TASKLOCK['BACKEND'] keeps the locks of one process: those of others cannot be seen from here"
 
 
@@ -58,30 +57,20 @@ def sweep(
 ) -> SweepReport:
     """Sweep once. Classes, evidence and actions are in docs/sweep.md.
 
-    ``dry_run``: check twice, and change nothing. ``older_than``: only locks held, entries orphaned and messages parked
-    for at least so long; rows have no age and are left out. ``prefix``: only locks whose names begin with it.
-    ``models``: only rows of these guarded models (or labels), and locks that name one. ``requeue``: publish the task of
-    every row that is restored. ``by``: the actor in the audit trail. ``pause``: seconds between the two passes.
-    ``longest``: seconds after which the sweep stops at the next step, which may take some seconds more; what it did not
-    reach is listed in ``left_out``, and the run does not count as a sweep of everything.
+    ``dry_run``: check twice, and change nothing. ``older_than``: only locks held for at least so long; rows have no age
+    and are left out. ``prefix``: only locks whose names begin with it. ``models``: only rows of these guarded models
+    (or labels), and locks that name one. ``requeue``: publish the task of every row that is restored. ``by``: the actor
+    in the audit trail. ``pause``: seconds between the two looks. ``longest``: seconds after which the sweep stops at
+    the next step, which may take some seconds more; what it did not reach is listed in ``left_out``, and the run does
+    not count as a sweep of everything.
 
     Raises ``BackendUnavailable`` when the store or the database is down, ``TaskLockError`` for invalid arguments, and
     ``TransactionOpen`` inside ``atomic()``. Changes made before the exception stay.
     """
-    options = SweepOptions.from_arguments(dry_run, older_than, prefix, models, requeue, by, pause)
-    from django_tasklock.celery.task_modules import import_task_modules
-
-    import_problems = import_task_modules()
-    log = SweepLog(dry_run)
-    for problem in import_problems:
-        log.record_left_out(f"rows of guards that are not known here: {problem}")
-    if longest is not None:
-        options = replace(options, deadline=monotonic() + longest)
+    options = SweepOptions.from_arguments(dry_run, older_than, prefix, models, requeue, by, pause, longest)
+    log = SweepLog(dry_run, by)
     try:
-        with ExitStack() as stack:
-            for _ in range(2):  # if a time limit interrupts the first call, the second does the rest
-                stack.callback(log.write_audit_entries, options.by)
-            _sweep(get_backend(), options, log)
+        _sweep(get_backend(), options, log)
     except (OperationalError, InterfaceError) as error:  # the run cannot be recorded without the database
         raise BackendUnavailable(f"the database could not be asked: {error}") from error
     except BackendUnavailable as error:
@@ -92,30 +81,35 @@ def sweep(
     except BaseException as error:
         record_run(options, log.report(), f"broken off: {type(error).__name__}")
         raise
+    finally:
+        log.write_audit_entries()
     incomplete = f"it may take {longest:g} s at most, so not everything was checked" if options.timed_out else ""
     if incomplete:
         log.record_left_out(incomplete)
     report = log.report()
     report = replace(report, number=record_run(options, report, incomplete))
     if report.swept and not dry_run:
-        logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.tallies.items() if one.acted))
+        logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.counts.items() if one.acted))
     return report
 
 
 def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
+    from django_tasklock.celery.task_modules import import_task_modules
+
+    for problem in import_task_modules():
+        log.record_left_out(f"rows of guards that are not known here: {problem}")
     guards = Guards(options)
+    for label in guards.unknown_models:
+        log.record_left_out(f"rows of {label}: there is no such model")
     for alias in {router.db_for_write(model) for model in guards.by_model}:
         with durable(alias, "sweep"):  # a restored row must be committed before its lock is deleted
             pass
-    for label in guards.unknown_models:
-        log.record_left_out(f"rows of {label}: there is no such model")
-    restorer = RowRestorer(options)
+    restorer = RowRestorer(options.requeue)
     listing_problem = _listing_problem(backend)
     if listing_problem:
         log.record_left_out(f"the index of locks: {listing_problem}")
     else:
-        if not options.models:
-            sweep_entries(backend, options, log)
+        _forget_expired(backend, options)
         LockSweep(backend, guards, restorer, options, log).run()
     if options.timed_out:
         return
@@ -124,17 +118,23 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
     elif not backend.across_processes:
         log.record_left_out(f"claimed rows without a lock: {ONE_PROCESS_ONLY}")
     else:
-        RowSweep(LiveLocks(backend, guards, not listing_problem), guards, restorer, options, log).run()
-    if not (options.dry_run or options.models or options.prefix or options.age):
-        _delete_old_entries()
+        RowSweep(backend, not listing_problem, guards, restorer, options, log).run()
     if options.models:
-        log.record_left_out("expired entries and messages: they do not tell their model")
-        return
-    from django_tasklock.operations.sweep.parked import sweep_parked
+        log.record_left_out("messages: they do not tell their model")
+    elif not options.prefix:  # most of these messages have no lock
+        sweep_messages(options, log)
+    if options.is_complete and not options.dry_run:
+        _delete_old_entries()
 
-    sweep_parked(options, log)
-    if not options.prefix:  # most of these messages have no lock
-        sweep_lapsed(options, log)
+
+def _forget_expired(backend: LockStore, options: SweepOptions) -> None:
+    """Drop the index entries of locks whose lease has ended. The locks were free before."""
+    unchanged = 0
+    # One step without a change may be due to entries of existing locks, which it moves to their index: that is no end.
+    while not options.dry_run and unchanged < 2 and not options.timed_out:
+        pruned = backend.prune(1000)
+        counts.count(counts.EXPIRED, "", number=pruned.removed)
+        unchanged = 0 if any(pruned) else unchanged + 1
 
 
 def _delete_old_entries() -> None:

@@ -28,7 +28,7 @@ class SweepOptions:
 
     dry_run: bool
     age: int | None
-    """Milliseconds that a lock must have been held, or an entry orphaned."""
+    """Milliseconds that a lock must have been held."""
     prefix: str
     models: frozenset[type[Model]]
     """The models that have the tables, not their proxies. Empty: all."""
@@ -48,6 +48,7 @@ class SweepOptions:
         requeue: bool,
         by: Actor,
         pause: float,
+        longest: float | None = None,
     ) -> Self:
         """Check the arguments and return the options. Raises ``TaskLockError`` for invalid ones."""
         if not 0 <= pause < math.inf:
@@ -66,7 +67,13 @@ class SweepOptions:
             requeue=requeue,
             by=by,
             pause=pause,
+            deadline=None if longest is None else monotonic() + longest,
         )
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether everything is swept."""
+        return not (self.models or self.prefix or self.age)
 
     @property
     def timed_out(self) -> bool:

@@ -7,44 +7,47 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Generic, TypeVar
 
-from django.utils.translation import gettext_noop
+from django.utils.translation import gettext_lazy as _, ngettext
 
 from django_tasklock.operations.audit import NewEntry, interrupted_outcome, record_acts
+from django_tasklock.operations.sweep.restoring import RestoreResult
 from django_tasklock.operations.values import Actor
 
-_CHECKED = ("entries", "locks", "rows", "parked", "messages")
 MAX_FINDINGS = 1000
 """Findings listed in a report; all of them are counted."""
 
+T = TypeVar("T")
+
 
 class Kind(enum.StrEnum):
-    """The classes of leftovers, in the order in which they are swept."""
+    """The classes of what is left behind, in the order in which they are swept."""
 
-    EXPIRED = "expired"
     NO_EXPIRY = "no_expiry"
-    OVERDUE = "overdue"
     DEAD = "dead"
-    FINISHED = "finished"
-    DIFFERS = "differs"
     ABANDONED = "abandoned"
-    PARKED = "parked"
     LAPSED = "lapsed"
 
+    @property
+    def label(self) -> Any:
+        """The class in the active language."""
+        return _LABELS[self]
 
-CLASSES: Mapping[Kind, tuple[str, str]] = {
-    Kind.EXPIRED: (gettext_noop("index entries of locks that lapsed"), "forgotten"),
-    Kind.NO_EXPIRY: (gettext_noop("locks without expiry"), "given one"),
-    Kind.OVERDUE: (gettext_noop("locks held beyond their timeout"), "released"),
-    Kind.DEAD: (gettext_noop("locks whose holder's process is dead"), "released"),
-    Kind.FINISHED: (gettext_noop("locks whose row is finished"), "released"),
-    Kind.DIFFERS: (gettext_noop("locks whose row is claimed by another token"), "told"),
-    Kind.ABANDONED: (gettext_noop("claimed rows without a live lock"), "put back"),
-    Kind.PARKED: (gettext_noop("parked messages whose lock is free"), "promoted"),
-    Kind.LAPSED: (gettext_noop("messages that a dead worker had fetched"), "put back"),
+
+_LABELS: Mapping[Kind, Any] = {
+    Kind.NO_EXPIRY: _("locks without expiry"),
+    Kind.DEAD: _("locks whose holder's process is dead"),
+    Kind.ABANDONED: _("claimed rows without a live lock"),
+    Kind.LAPSED: _("messages that a dead worker had fetched"),
 }
-"""Each class in words, which are translated, and the action on it."""
+ACTIONS: Mapping[Kind, str] = {
+    Kind.NO_EXPIRY: "given one",
+    Kind.DEAD: "released",
+    Kind.ABANDONED: "put back",
+    Kind.LAPSED: "put back",
+}
+"""What is done about each class, for the audit trail and the command."""
 
 
 class FindingOutcome(enum.StrEnum):
@@ -54,9 +57,22 @@ class FindingOutcome(enum.StrEnum):
     WOULD = "would_be_swept"
     """Only in a dry run."""
     CHANGED = "changed"
-    """The second pass did not confirm it: nothing was done."""
+    """The second look did not confirm it: nothing was done."""
     KEPT = "kept"
     """Confirmed, but there is no safe action: ``why`` says what to check."""
+
+    @property
+    def label(self) -> Any:
+        """The outcome in the active language."""
+        return _OUTCOME_LABELS[self]
+
+
+_OUTCOME_LABELS: Mapping[FindingOutcome, Any] = {
+    FindingOutcome.SWEPT: _("put right"),
+    FindingOutcome.WOULD: _("would be put right"),
+    FindingOutcome.CHANGED: _("no longer so at the second check"),
+    FindingOutcome.KEPT: _("left as it is"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,20 +95,41 @@ class Finding:
     unpublished: str = ""
     """Why the task was not published, although requested."""
 
-    @property
+    def __str__(self) -> str:
+        """Return the finding on one line."""
+        where = " ".join(filter(None, [self.name, self.row and f"({self.row})"])) or self.holder
+        more = "; row put back" if self.put_back and self.kind is not Kind.ABANDONED else ""
+        more += f"; published again as {self.published}" if self.published else ""
+        more += f"; not published: {self.unpublished}" if self.unpublished else ""
+        return f"{self.came.replace('_', ' ')}: {where}: {self.why}{more}"
+
     def audit_entry(self) -> NewEntry:
-        """The entry for the audit trail."""
-        actions = [CLASSES[self.kind][1]]
+        """Return the entry for the audit trail."""
+        actions = [ACTIONS[self.kind]]
         if self.put_back:
             actions = [f"{self.row} put back"] if self.kind is Kind.ABANDONED else [*actions, f"{self.row} put back"]
         if self.published:
             actions.append(f"published again as {self.published}")
         return NewEntry(self.name or self.row or self.holder, "sweep", f"{self.kind}: {self.why}", ", ".join(actions))
 
-    def as_dict(self) -> dict[str, str | bool]:
-        """Return the values for JSON."""
-        values = {name: getattr(self, name) for name in self.__slots__}
-        return {name: value if value is True else str(value) for name, value in values.items() if value}
+
+@dataclass(frozen=True, slots=True)
+class Suspect(Generic[T]):
+    """Something that looks left behind. Two looks make a finding of it."""
+
+    kind: Kind
+    why: str
+    """The evidence."""
+    found: T
+    """What was read of it."""
+    name: str = ""
+    row: str = ""
+    holder: str = ""
+
+    def finding(self, came: FindingOutcome, why: str = "", restored: RestoreResult | None = None) -> Finding:
+        """Return what came of it; ``why``: by default the evidence."""
+        done, published, unpublished, _why = restored or RestoreResult(False)
+        return Finding(self.kind, came, why or self.why, self.name, self.row, self.holder, done, published, unpublished)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,15 +147,13 @@ class SweepReport:
     """What one sweep found and did."""
 
     dry_run: bool
-    tallies: Mapping[Kind, Tally]
-    """The counts of every class, in order."""
+    counts: Mapping[Kind, Tally]
     findings: tuple[Finding, ...]
-    """The first thousand findings; expired index entries are only counted."""
+    """The first thousand."""
     unlisted: int
-    """The number of further findings."""
+    """The number of findings that are counted but not listed."""
     looked_at: Mapping[str, int]
-    """The number of orphaned ``entries``, ``locks``, ``rows``, ``parked`` messages and unacknowledged ``messages`` of
-    dead workers that were checked."""
+    """The number of ``locks``, ``rows`` and unacknowledged ``messages`` of dead workers that were checked."""
     left_out: tuple[str, ...]
     """What could not be checked, and why."""
     published: int
@@ -130,98 +165,82 @@ class SweepReport:
     @property
     def swept(self) -> int:
         """The number of findings that were repaired (in a dry run: would be)."""
-        return sum(tally.acted for tally in self.tallies.values())
+        return sum(tally.acted for tally in self.counts.values())
 
-    @property
-    def rate(self) -> float:
-        """Things checked per second."""
-        return sum(self.looked_at.values()) / self.seconds if self.seconds else 0.0
+    def __str__(self) -> str:
+        """Return what was done, in the active language."""
+        if self.dry_run:
+            text = ngettext("%(count)d thing would be put right.", "%(count)d things would be put right.", self.swept)
+        else:
+            text = ngettext("%(count)d thing was put right.", "%(count)d things were put right.", self.swept)
+        return text % {"count": self.swept}
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the values for JSON."""
-        return {
-            "dry_run": self.dry_run,
-            "swept": self.swept,
-            "published": self.published,
-            "classes": {
-                kind.value: {"found": one.found, "acted": one.acted, "changed": one.changed, "kept": one.kept}
-                for kind, one in self.tallies.items()
-            },
-            "findings": [finding.as_dict() for finding in self.findings],
-            "unlisted": self.unlisted,
-            "looked_at": dict(self.looked_at),
-            "left_out": list(self.left_out),
-            "seconds": round(self.seconds, 3),
-            "rate": round(self.rate, 1),
-        }
+
+_COLUMNS = {
+    FindingOutcome.SWEPT: "acted",
+    FindingOutcome.WOULD: "acted",
+    FindingOutcome.CHANGED: "changed",
+    FindingOutcome.KEPT: "kept",
+}
 
 
 @dataclass
 class SweepLog:
-    """Collects the findings of a running sweep for its report."""
+    """Collects the findings of a running sweep for its report and the audit trail."""
 
     dry_run: bool
-    counts: dict[Kind, dict[str, int]] = field(default_factory=lambda: {kind: {} for kind in Kind})
+    by: Actor
     findings: list[Finding] = field(default_factory=list)
-    unlisted: int = 0
-    looked_at: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_CHECKED, 0))
     left_out: dict[str, None] = field(default_factory=dict)
-    published: int = 0
-    started: float = field(default_factory=time.monotonic)
-    new_entries: list[NewEntry] = field(default_factory=list)
+    looked_at: dict[str, int] = field(default_factory=lambda: dict.fromkeys(("locks", "rows", "messages"), 0))
+    _counts: dict[Kind, dict[str, int]] = field(default_factory=lambda: {kind: {"found": 0} for kind in Kind})
+    _published: int = 0
+    _started: float = field(default_factory=time.monotonic)
+    _entries: list[NewEntry] = field(default_factory=list)
 
     def add(self, finding: Finding) -> None:
         """Count a finding, and list it if there is room."""
-        word = {
-            FindingOutcome.SWEPT: "acted",
-            FindingOutcome.WOULD: "acted",
-            FindingOutcome.CHANGED: "changed",
-            FindingOutcome.KEPT: "kept",
-        }[finding.came]
-        self.count(finding.kind, found=1, **{word: 1})
-        self.published += bool(finding.published)
+        counts, column = self._counts[finding.kind], _COLUMNS[finding.came]
+        counts["found"] += 1
+        counts[column] = counts.get(column, 0) + 1
+        self._published += bool(finding.published)
         if finding.came is FindingOutcome.SWEPT:
-            self.new_entries.append(finding.audit_entry)
+            self._entries.append(finding.audit_entry())
         if len(self.findings) < MAX_FINDINGS:
             self.findings.append(finding)
-        else:
-            self.unlisted += 1
-
-    def count(self, kind: Kind, **numbers: int) -> None:
-        """Count without listing."""
-        for word, number in numbers.items():
-            self.counts[kind][word] = self.counts[kind].get(word, 0) + number
 
     def record_left_out(self, why: str) -> None:
         """Record, once, what could not be checked."""
         self.left_out[why] = None
 
     @contextmanager
-    def audit_interruption(self, name: str, kind: Kind, why: str) -> Iterator[None]:
-        """Note for the audit trail that the block, which acts on a finding, broke off, if it does."""
-        entries_before = len(self.new_entries)
+    def audit_interruption(self, suspect: Suspect[Any]) -> Iterator[None]:
+        """Note for the audit trail that the block, which acts on a suspect, was interrupted, if it is."""
         try:
             yield
         except BaseException as error:
-            if not self.dry_run and len(self.new_entries) == entries_before:
-                self.new_entries.append(NewEntry(name, "sweep", f"{kind}: {why}", interrupted_outcome(error)))
+            if not self.dry_run:
+                reason = f"{suspect.kind}: {suspect.why}"
+                name = suspect.name or suspect.row or suspect.holder
+                self._entries.append(NewEntry(name, "sweep", reason, interrupted_outcome(error)))
             raise
 
-    def write_audit_entries(self, by: Actor) -> None:
+    def write_audit_entries(self) -> None:
         """Write the actions since the last call to the audit trail."""
-        if self.new_entries:
-            record_acts(by, self.new_entries)
-        self.new_entries = []
+        entries, self._entries = self._entries, []
+        if entries:
+            record_acts(self.by, entries)
 
     def report(self) -> SweepReport:
         """Return the report so far."""
+        counts = {kind: Tally(**counts) for kind, counts in self._counts.items()}
         return SweepReport(
             dry_run=self.dry_run,
-            tallies={kind: Tally(**counts) for kind, counts in self.counts.items()},
+            counts=counts,
             findings=tuple(self.findings),
-            unlisted=self.unlisted,
+            unlisted=sum(tally.found for tally in counts.values()) - len(self.findings),
             looked_at=dict(self.looked_at),
             left_out=tuple(self.left_out),
-            published=self.published,
-            seconds=time.monotonic() - self.started,
+            published=self._published,
+            seconds=time.monotonic() - self._started,
         )

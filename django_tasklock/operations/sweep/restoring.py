@@ -19,8 +19,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
 from django_tasklock.guards.rows import Row
 from django_tasklock.locks.holder import holder_json
-from django_tasklock.operations.sweep.guarded import claimable_state
-from django_tasklock.operations.sweep.options import SweepOptions
+from django_tasklock.operations.sweep.guards import claimable_state
 from django_tasklock.types import AcquireRequest, Grant
 
 logger = logging.getLogger("django_tasklock")
@@ -41,16 +40,16 @@ class RestoreResult(NamedTuple):
 class RowRestorer:
     """Restores rows for one sweep."""
 
-    def __init__(self, options: SweepOptions) -> None:
+    def __init__(self, requeue: bool) -> None:
         from django_tasklock.celery.republish import Publisher
 
-        self.requeue = options.requeue
+        self.requeue = requeue
         self.publisher = Publisher()
 
-    def choose_publishable(self, guards: list[Guarded], publish: bool) -> tuple[Guarded | None, str]:
+    def choose_publishable(self, guards: list[Guarded]) -> tuple[Guarded | None, str]:
         """Return the guard whose task is to be published, or the reason why none is; both empty if not requested."""
-        if not (self.requeue and publish):
-            return None, "its process still runs" if self.requeue else ""
+        if not self.requeue:
+            return None, ""
         tasks = {id(self.publisher.task_of(one.locked)): one for one in guards if self.publisher.task_of(one.locked)}
         if len(tasks) > 1:
             names = sorted(self.publisher.task_of(one.locked).name for one in tasks.values())
@@ -59,33 +58,26 @@ class RowRestorer:
         why = self.publisher.obstacle(one.locked, one.pk)
         return (None, why) if why else (one, "")
 
-    def preview(self, model: type[Model], guards: list[Guarded], *, publish: bool) -> RestoreResult:
-        """Return the expected result of ``put_back``, as far as it is known beforehand."""
-        one, why = self.choose_publishable(guards, publish)
+    def preview(self, model: type[Model], guards: list[Guarded]) -> RestoreResult:
+        """Return the expected result of ``restore``, as far as it is known beforehand."""
+        one, why = self.choose_publishable(guards)
         has_token = has_token_columns(model)
         if not has_token and claimable_state(guards[0].guard, has_token, published=one is not None) is None:
             return RestoreResult(False, unpublished=why, why=_INDISTINGUISHABLE)
         return RestoreResult(True, unpublished=why)
 
     def restore(
-        self,
-        model: type[Model],
-        row: Row,
-        token: str,
-        guards: list[Guarded],
-        *,
-        publish: bool,
-        free_locks: Sequence[str] = (),
+        self, model: type[Model], row: Row, token: str, guards: list[Guarded], *, free_locks: Sequence[str] = ()
     ) -> RestoreResult:
-        """Restore the row if it is still claimed with ``token``. ``publish``: publish its task if the options say so.
+        """Restore the row if it is still claimed with ``token``, and publish its task again if that is requested.
 
-        ``free``: the row's locks, which are free. If the row has no token they are held briefly, so that no worker
-        claims the row between the check and the UPDATE.
+        ``free_locks``: the row's locks, which are free. If the row has no token they are held briefly, so that no
+        worker claims the row between the check and the UPDATE.
 
         The message is sent before the commit and is run after it, so a sweep that is killed in between leaves no row
         without a message: at worst a surplus message, which the lock and the guard refuse.
         """
-        one, why = self.choose_publishable(guards, publish)
+        one, why = self.choose_publishable(guards)
         guard = (one or guards[0]).guard
         state = claimable_state(guard, has_token_columns(model), published=one is not None)
         if state is None and not has_token_columns(model):

@@ -13,17 +13,18 @@ from django_tasklock.guards.guard import Guarded
 from django_tasklock.guards.keys import PK
 from django_tasklock.guards.rows import Row, claimed_pages, columns_of, read
 from django_tasklock.operations.guarded_rows import RowKey, are_equivalent, lock_name
-from django_tasklock.operations.sweep.guarded import Guards, find_claiming_guards
+from django_tasklock.operations.sweep.guards import Guards, claimable_state, find_claiming_guards
 from django_tasklock.operations.sweep.options import SweepOptions
-from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, SweepLog
-from django_tasklock.operations.sweep.restoring import RestoreResult, RowRestorer
-from django_tasklock.operations.sweep.stream import delayed_batches, live_locks
+from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, Suspect, SweepLog
+from django_tasklock.operations.sweep.restoring import RowRestorer
+from django_tasklock.operations.sweep.stream import BATCH_SIZE, batches, live_locks, sweep_twice
 
+AMBIGUOUS = "several guards claim rows like this, and put them back differently"
 CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
 
 
-class Suspect(NamedTuple):
-    """A claimed row found in the first pass."""
+class Claimed(NamedTuple):
+    """A claimed row."""
 
     model: type[Model]
     guards: list[Guarded]
@@ -34,168 +35,120 @@ class Suspect(NamedTuple):
     """Whether these are all the locks that tasks take for the row by default."""
 
     @property
-    def name(self) -> str:
-        """The name of the row's lock; empty if it is unknown or one of several."""
-        return self.names[0] if self.names_complete and len(self.names) == 1 else ""
-
-    @property
     def keys(self) -> set[RowKey]:
         """The keys by which holders of its locks may name the row."""
         found = {RowKey(self.model, one.lookup, self.row.key_for(one)) for one in self.guards}
         return {RowKey(self.model, PK, self.row.pk), *found}
-
-    @property
-    def label(self) -> str:
-        """The row as text."""
-        return f"{self.model._meta.label_lower}:{self.row.pk}"
-
-
-@dataclass(frozen=True, slots=True)
-class LiveLocks:
-    """The live locks, searched for those that belong to a row."""
-
-    backend: LockStore
-    guards: Guards
-    can_list: bool
-    """Whether the store can list them."""
-
-    def is_locked_by_name(self, suspect: Suspect) -> bool:
-        """Return whether a lock of one of the row's names is held, whatever its holder."""
-        return any(self.backend.get(name) is not None for name in suspect.names)
-
-    def without_lock(self, suspects: list[Suspect]) -> list[Suspect]:
-        """Return the suspects to which no live lock belongs: neither by name, nor by token, nor by row."""
-        remaining = [suspect for suspect in suspects if not self.is_locked_by_name(suspect)]
-        if not remaining or not self.can_list:
-            return remaining
-        tokens = {suspect.row.token for suspect in remaining if suspect.row.token}
-        rows = set[RowKey]().union(*(suspect.keys for suspect in remaining))
-        found_tokens: set[str] = set()
-        locked_rows: set[RowKey | None] = set()
-        for page in live_locks(self.backend):
-            found_tokens |= {record.token for record in page if record.token in tokens}
-            locked_rows |= rows.intersection(map(self.guards.resolve_guarded_row, page))
-        return [
-            suspect
-            for suspect in remaining
-            if suspect.row.token not in found_tokens and suspect.keys.isdisjoint(locked_rows)
-        ]
 
 
 @dataclass(frozen=True, slots=True)
 class RowSweep:
     """The part of a sweep that checks claimed rows."""
 
-    locks: LiveLocks
+    backend: LockStore
+    can_list: bool
+    """Whether the store can list its locks."""
     guards: Guards
     restorer: RowRestorer
     options: SweepOptions
     log: SweepLog
 
     def run(self) -> None:
-        """Check twice, and act on what the second pass confirms.
+        """Check twice, and act on what the second look confirms.
 
         A row is read before its lock: a holder acquires the lock before it claims the row, and releases it after it has
         closed the row.
         """
-        for batch in delayed_batches(self._find_suspects(), self.options.pause):
-            unchanged = _select_unchanged(batch)
-            abandoned = {suspect.label for suspect in self.locks.without_lock(unchanged)}
-            unchanged_labels = {suspect.label for suspect in unchanged}
-            for suspect in batch:
-                if suspect.label not in unchanged_labels:
-                    self.log.add(
-                        _make_finding(suspect, FindingOutcome.CHANGED, "the row was no longer so at the second check")
-                    )
-                elif suspect.label not in abandoned:
-                    self.log.add(
-                        _make_finding(suspect, FindingOutcome.CHANGED, "it had a live lock at the second check")
-                    )
-                else:
-                    with self.log.audit_interruption(suspect.name or suspect.label, Kind.ABANDONED, _EVIDENCE):
-                        self.log.add(self._act(suspect))
-            self.log.write_audit_entries(self.options.by)
+        sweep_twice(self._find(), self._confirm, self._act, self.log, self.options.pause)
 
-    def _find_suspects(self) -> Iterator[Suspect]:
+    def _find(self) -> Iterator[Suspect[Claimed]]:
+        for batch in batches(self._claimed_rows(), BATCH_SIZE):
+            for claimed in self._without_lock(batch):
+                name = claimed.names[0] if claimed.names_complete and len(claimed.names) == 1 else ""
+                label = f"{claimed.model._meta.label_lower}:{claimed.row.pk}"
+                yield Suspect(
+                    Kind.ABANDONED, "claimed, and no live lock has its token or its row", claimed, name, label
+                )
+
+    def _claimed_rows(self) -> Iterator[Claimed]:
+        """Yield the claimed rows that can be judged, and whose locks by name are free."""
         for model, where, key, guards in self.guards.claim_queries():
             for rows in claimed_pages(model, where, columns_of(guards), key):
                 if self.options.timed_out:
                     return
                 self.log.looked_at["rows"] += len(rows)
-                yield from self.locks.without_lock(list(self._select(model, guards, rows)))
+                yield from filter(self._is_free_by_name, self._select(model, guards, rows))
 
-    def _select(self, model: type[Model], guards: list[Guarded], rows: Iterable[Row]) -> Iterator[Suspect]:
+    def _select(self, model: type[Model], guards: list[Guarded], rows: Iterable[Row]) -> Iterator[Claimed]:
         options = self.options
         for row in rows:
-            guards = find_claiming_guards(guards, row)
-            if row.token is None and not (options.requeue or self.restorer.preview(model, guards, publish=False).done):
+            claiming = find_claiming_guards(guards, row)
+            if row.token is None and not options.requeue and not _is_restorable(claiming):
                 continue  # claimable already: there is nothing to restore
-            names = {lock_name(one, row.key_for(one)) for one in guards}
+            names = {lock_name(one, row.key_for(one)) for one in claiming}
             names_complete = None not in names
             if row.token is None and not names_complete:
                 continue  # nothing tells whether a task works on it
-            suspect = Suspect(model, guards, row, tuple(name for name in names if name is not None), names_complete)
-            if not options.prefix or any(name.startswith(options.prefix) for name in suspect.names):
-                yield suspect
+            claimed = Claimed(model, claiming, row, tuple(name for name in names if name is not None), names_complete)
+            if not options.prefix or any(name.startswith(options.prefix) for name in claimed.names):
+                yield claimed
 
-    def _act(self, suspect: Suspect) -> Finding:
-        if not are_equivalent(suspect.guards):
-            return _make_finding(
-                suspect, FindingOutcome.KEPT, "several guards claim rows like this, and put them back differently"
-            )
-        on_task_class = any(isinstance(one.locked, type) for one in suspect.guards)
-        if not self.locks.can_list and (not suspect.names_complete or on_task_class):
-            return _make_finding(suspect, FindingOutcome.KEPT, CANNOT_LIST)
+    def _confirm(self, batch: list[Suspect[Claimed]]) -> Iterator[tuple[Suspect[Claimed], Suspect[Claimed] | None]]:
+        """Yield each suspect; with ``None`` if its row has changed, or it has a live lock now."""
+        unchanged = _select_unchanged([suspect.found for suspect in batch])
+        abandoned = self._without_lock([one for one in unchanged if self._is_free_by_name(one)])
+        confirmed = {(one.model, one.row.pk) for one in abandoned}
+        for suspect in batch:
+            yield suspect, suspect if (suspect.found.model, suspect.found.row.pk) in confirmed else None
+
+    def _is_free_by_name(self, claimed: Claimed) -> bool:
+        """Return whether no lock of one of the row's names is held, whatever its holder."""
+        return all(self.backend.get(name) is None for name in claimed.names)
+
+    def _without_lock(self, rows: list[Claimed]) -> list[Claimed]:
+        """Return the rows to which no live lock belongs, by its token or its row. It reads the whole index."""
+        if not rows or not self.can_list:
+            return rows
+        tokens = {one.row.token for one in rows if one.row.token}
+        keys = set[RowKey]().union(*(one.keys for one in rows))
+        live_tokens: set[str] = set()
+        locked_rows: set[RowKey | None] = set()
+        for page in live_locks(self.backend):
+            live_tokens |= {record.token for record in page if record.token in tokens}
+            locked_rows |= keys.intersection(map(self.guards.resolve_guarded_row, page))
+        return [one for one in rows if one.row.token not in live_tokens and one.keys.isdisjoint(locked_rows)]
+
+    def _act(self, suspect: Suspect[Claimed]) -> Finding:
+        model, guards, row, names, names_complete = suspect.found
+        if not are_equivalent(guards):
+            return suspect.finding(FindingOutcome.KEPT, AMBIGUOUS)
+        on_task_class = any(isinstance(one.locked, type) for one in guards)
+        if not self.can_list and (not names_complete or on_task_class):
+            return suspect.finding(FindingOutcome.KEPT, CANNOT_LIST)
         if self.options.dry_run:
-            restored = self.restorer.preview(suspect.model, suspect.guards, publish=True)
-            return _make_finding(
-                suspect,
-                FindingOutcome.WOULD if restored.done else FindingOutcome.KEPT,
-                restored.why or _EVIDENCE,
-                restored,
-            )
-        restored = self.restorer.restore(
-            suspect.model,
-            suspect.row,
-            suspect.row.token or "",
-            suspect.guards,
-            publish=True,
-            free_locks=suspect.names,
-        )
+            restored = self.restorer.preview(model, guards)
+            came = FindingOutcome.WOULD if restored.done else FindingOutcome.KEPT
+            return suspect.finding(came, restored.why, restored)
+        restored = self.restorer.restore(model, row, row.token or "", guards, free_locks=names)
         if restored.done:
-            return _make_finding(suspect, FindingOutcome.SWEPT, _EVIDENCE, restored)
-        return _make_finding(
-            suspect,
-            FindingOutcome.KEPT if restored.why else FindingOutcome.CHANGED,
-            restored.why or "it changed hands just now",
-            restored,
-        )
+            return suspect.finding(FindingOutcome.SWEPT, restored=restored)
+        if restored.why:
+            return suspect.finding(FindingOutcome.KEPT, restored.why, restored)
+        return suspect.finding(FindingOutcome.CHANGED, "it changed hands just now", restored)
 
 
-def _select_unchanged(batch: list[Suspect]) -> list[Suspect]:
-    """Return the suspects whose rows still have the state and the token of the first pass."""
-    groups: dict[tuple[type[Model], tuple[str, ...]], list[Suspect]] = {}
-    for suspect in batch:
-        groups.setdefault((suspect.model, tuple(suspect.row.values)), []).append(suspect)
-    unchanged: list[Suspect] = []
-    for (model, columns), suspects in groups.items():
-        now = {row.pk: row for row in read(model, columns, [suspect.row.pk for suspect in suspects])}
-        unchanged += [suspect for suspect in suspects if now.get(suspect.row.pk) == suspect.row]
+def _is_restorable(guards: list[Guarded]) -> bool:
+    """Return whether a row without a token can be told from one that was restored."""
+    return claimable_state(guards[0].guard, has_token=False, published=False) is not None
+
+
+def _select_unchanged(rows: list[Claimed]) -> list[Claimed]:
+    """Return the rows that still have the state and the token of the first look."""
+    groups: dict[tuple[type[Model], tuple[str, ...]], list[Claimed]] = {}
+    for one in rows:
+        groups.setdefault((one.model, tuple(one.row.values)), []).append(one)
+    unchanged: list[Claimed] = []
+    for (model, columns), group in groups.items():
+        now = {row.pk: row for row in read(model, columns, [one.row.pk for one in group])}
+        unchanged += [one for one in group if now.get(one.row.pk) == one.row]
     return unchanged
-
-
-_EVIDENCE = "claimed, and no live lock has its token or its row"
-
-
-def _make_finding(suspect: Suspect, came: FindingOutcome, why: str, result: RestoreResult | None = None) -> Finding:
-    result = result or RestoreResult(False)
-    return Finding(
-        kind=Kind.ABANDONED,
-        came=came,
-        why=why,
-        name=suspect.name,
-        row=suspect.label,
-        put_back=result.done,
-        published=result.published,
-        unpublished=result.unpublished,
-    )

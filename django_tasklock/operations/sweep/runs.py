@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from django.db import Error, router
 from django.utils import timezone
 
-from django_tasklock.backends.codec import json_object
 from django_tasklock.operations.datetimes import with_zone
+from django_tasklock.operations.plain import to_plain
 from django_tasklock.operations.sweep.report import SweepReport
 from django_tasklock.texts import printable
 
@@ -27,8 +26,6 @@ logger = logging.getLogger("django_tasklock")
 
 MAX_RUNS = 1000
 """Runs that are stored: at one per minute, those of the last sixteen hours."""
-MAX_FINDINGS = 100
-"""Findings stored per run; all actions are in the audit trail."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +43,8 @@ class SweepRun:
     seconds: float
     problem: str
     """Why it stopped early; empty if it did not."""
-    report: Mapping[str, Any]
-    """``SweepReport.as_dict()`` with the first hundred findings."""
+    counts: Mapping[str, Mapping[str, int]]
+    """``SweepReport.counts``, as JSON has them. All actions are in the audit trail."""
 
 
 def record_run(options: SweepOptions, report: SweepReport, problem: str = "") -> int | None:
@@ -59,8 +56,6 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
 
     if options.dry_run:
         return None
-    document = {**report.as_dict(), "findings": [finding.as_dict() for finding in report.findings[:MAX_FINDINGS]]}
-    document["unlisted"] = report.unlisted + max(0, len(report.findings) - MAX_FINDINGS)
     runs = SweepEntry._base_manager.using(router.db_for_write(SweepEntry))
     try:
         entry = runs.create(
@@ -70,7 +65,7 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
             swept=report.swept,
             seconds=report.seconds,
             problem=printable(problem),
-            report=json.dumps(document),
+            counts=to_plain(report.counts),
         )
         runs.filter(pk__lte=entry.pk - MAX_RUNS).delete()
     except Error as error:
@@ -136,5 +131,5 @@ def _to_run(entry: SweepEntry) -> SweepRun:
         swept=entry.swept,
         seconds=entry.seconds,
         problem=entry.problem,
-        report=json_object(entry.report),
+        counts=entry.counts,
     )

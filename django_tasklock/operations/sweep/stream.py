@@ -1,21 +1,61 @@
-"""Reads the index of locks as a stream, and pauses between the two passes. In memory are one page, and names."""
+"""Two looks at everything, with a pause in between; and the index of locks as a stream."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TypeVar
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
+from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Suspect, SweepLog
 from django_tasklock.types import Record
 
-_T = TypeVar("_T")
+T = TypeVar("T")
 
 PAGE_SIZE = 1000
 """Locks per request."""
-BATCH_SIZE = 2000
-"""Suspects that share one pause."""
+BATCH_SIZE = 10_000
+"""Suspects that share one pause, and one reading of the index."""
+
+
+def sweep_twice(
+    suspects: Iterable[Suspect[T]],
+    confirm: Callable[[list[Suspect[T]]], Iterable[tuple[Suspect[T], Suspect[T] | None]]],
+    act: Callable[[Suspect[T]], Finding],
+    log: SweepLog,
+    pause: float,
+) -> None:
+    """Act on each suspect that is still one at a second look, ``pause`` seconds after the first.
+
+    ``confirm``: return each suspect with what the second look found; ``None``: nothing, or something else.
+    """
+    for batch in batches(suspects, BATCH_SIZE):
+        sleep(pause)
+        for suspect, confirmed in confirm(batch):
+            if confirmed is None:
+                log.add(suspect.finding(FindingOutcome.CHANGED, "it was no longer so at the second check"))
+                continue
+            with log.audit_interruption(confirmed):
+                log.add(act(confirmed))
+        log.write_audit_entries()
+
+
+def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
+    """Yield the items in lists of this size; the last one may be shorter."""
+    batch: list[T] = []
+    for item in items:
+        batch.append(item)
+        if len(batch) == size:
+            yield batch
+            batch = []
+    if batch:
+        yield batch
+
+
+def sleep(pause: float) -> None:
+    """Sleep between the two looks, so that others can act."""
+    time.sleep(pause)
 
 
 def live_locks(backend: LockStore) -> Iterator[list[Record]]:
@@ -43,32 +83,3 @@ def live_locks(backend: LockStore) -> Iterator[list[Record]]:
 def _overlaps(records: list[Record], lease_ends_read: dict[str, float]) -> bool:
     """Return whether no lock was missed before this page: its first lock was read before, and has not moved since."""
     return bool(records) and lease_ends_read.get(records[0].name) == records[0].lease_ends
-
-
-def read_pages(backend: LockStore, query: Query) -> Iterator[list[Record]]:
-    """Yield pages of a kind of locks that hardly changes meanwhile: orphaned ones, or those without expiry."""
-    while True:
-        page = backend.page(query)
-        yield page.records
-        if page.next is None:
-            return
-        query = query._replace(offset=page.next)
-
-
-def delayed_batches(suspects: Iterable[_T], pause: float) -> Iterator[list[_T]]:
-    """Yield the suspects in batches, each at least ``pause`` seconds after its last suspect was found."""
-    batch: list[_T] = []
-    for suspect in suspects:
-        batch.append(suspect)
-        if len(batch) == BATCH_SIZE:
-            sleep(pause)
-            yield batch
-            batch = []
-    if batch:
-        sleep(pause)
-        yield batch
-
-
-def sleep(pause: float) -> None:
-    """Sleep between the two passes, so that others can act."""
-    time.sleep(pause)

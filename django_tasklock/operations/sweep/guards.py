@@ -92,11 +92,6 @@ class Guards:
                 rows[RowKey(model, lookup, row.pk if lookup == PK else row.values[lookup])] = row
         return {text: NamedRow(one.model, rows.get(one)) for text, one in named.items()}
 
-    def is_claimable(self, named_row: NamedRow) -> bool:
-        """Return whether a task may still claim the row in its present state."""
-        row = named_row.row
-        return row is not None and any(row.claimable_by(one.guard) for one in self.by_model[named_row.model])
-
     def find_guard(self, named_row: NamedRow, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
         """Return the guard with which the holder of this lock claims its row; ``None`` if several may be meant."""
         return find_guard(record, named_row.row, self.by_model[named_row.model], task_of)
