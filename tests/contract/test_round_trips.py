@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, release_task_lock
+from django_tasklock import TaskLock, acquire_task_lock, list_all_task_locks, rate_limited, release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.locks.heartbeat import Heartbeat
@@ -54,13 +54,23 @@ def test_the_verbs_of_a_holder(known: Proxy, name: str, way: str) -> None:
 
 
 @TWINS
-def test_busy(known: Proxy, name: str, way: str) -> None:
-    """Who has it and for how long comes with the refusal."""
+def test_busy(known: Proxy, store: redis.Redis, name: str, way: str) -> None:
+    """Who has it and for how long comes with the refusal, and who does not wait leaves nothing behind."""
     granted(get_backend().acquire(an_ask(name)))
+    before = set(store.keys(f"*{name}*"))
     lock = TaskLock(name)
     assert requests(known, lambda: call(way, lock, "acquire")) == [b"EVALSHA"]
     assert lock.conflict is not None
     assert lock.conflict.holder is not None
+    assert set(store.keys(f"*{name}*")) == before
+
+
+def test_a_call_within_its_rate(known: Proxy, name: str) -> None:
+    @rate_limited(name, "1000/m")
+    def nothing() -> None: ...
+
+    nothing()
+    assert requests(known, nothing) == [b"EVALSHA"]
 
 
 @TWINS
