@@ -90,7 +90,10 @@ def _show(video: Path | None, serve: bool) -> int:
             print(f"What the workers said: {crew.logs}")
             if serve:
                 after.prepare(crew, first)
-                print(f"\nThe site stays up: {site}\nCtrl-C stops everything.", flush=True)
+                print(
+                    f"\nThe site stays up: {site}\nLook at Task locks in the admin. Ctrl-C stops everything.",
+                    flush=True,
+                )
                 with contextlib.suppress(KeyboardInterrupt):
                     signal.pause()
             else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from django.core.management import call_command
 
 from demokit.stage import Crew, say, wait
-from django_tasklock import is_task_locked
+from django_tasklock import get_lock_info, is_task_locked
 from django_tasklock.celery import count_parked
 from videos.tasks import add_chapter
 
@@ -14,27 +14,36 @@ __all__ = ["prepare"]
 HOLD = """
 import time
 from django_tasklock import TaskLock
-with TaskLock({name!r}, lease={lease}) as lock:
+with TaskLock({name!r}, lease={lease}, blocking=True) as lock:
     while True:
         lock.ensure_held()  # raises once an operator asks for the lock, or takes it
         time.sleep(1)
 """
-HOUR = 3600
 
 
 def prepare(crew: Crew, video_id: int) -> None:
     """Leave a lock with waiters and parked messages, a run of the sweep, and a dead holder."""
     chapters, nightly = f"chapters:{video_id}", ("nightly-import", "nightly-export")
-    say("Something to look at: somebody edits the chapters by hand, and two others wait for that;")
-    say("        two nightly jobs are killed, whose locks have a lease of an hour; after the first of them, a sweep.")
-    for who, name, lease in (("editor", chapters, 60), *((name, name, HOUR) for name in nightly)):
+
+    def hold(who: str, name: str, lease: int = 60) -> None:
         crew.start(who, "manage.py", "shell", "--verbosity", "0", "--command", HOLD.format(name=name, lease=lease))
-    wait(lambda: all(map(is_task_locked, (chapters, *nightly))), 60, "Waiting until they have their locks.")
-    for who in ("second editor", "third editor"):
-        crew.start(who, "manage.py", "shell", "--verbosity", "0", "--command", HOLD.format(name=chapters, lease=60))
+
+    def prepared() -> bool:
+        info = get_lock_info(chapters)
+        return info is not None and info.waiting == 2 and count_parked(chapters) == 3
+
+    say(f"Something to look at: an editor has the lock “{chapters}”, two more wait for it, three chapters queue.")
+    say("    Two nightly jobs are killed whose locks have a lease of an hour; a sweep frees that of the first.")
+    hold("editor", chapters)
+    for job in nightly:
+        hold(job, job, lease=3600)
+    ready = wait(lambda: all(map(is_task_locked, (chapters, *nightly))), 60, "Waiting until they have their locks.")
+    for editor in ("second editor", "third editor"):
+        hold(editor, chapters)
     for number in range(1, 4):
         add_chapter.delay(video_id=video_id, title=f"Bonus {number}")
     crew.kill("nightly-import")
     call_command("sweep_locks")
     crew.kill("nightly-export")
-    wait(lambda: count_parked(chapters) == 3, 30, "Waiting until the workers have parked three more chapters.")
+    if not ready or not wait(prepared, 60, "Waiting until the editors wait, and the workers have parked the chapters."):
+        raise SystemExit(f"Not all of that is there: see {crew.logs}")

@@ -66,17 +66,7 @@ class Show:
         return Skip.objects.count() + Attempt.objects.exclude(outcome=Attempt.Outcome.RUNNING).count()
 
     def _start_worker(self, name: str) -> None:
-        # It fetches eight messages ahead, so that the killed one has some that it has not begun.
-        options = (
-            "--concurrency",
-            str(PROCESSES),
-            "--prefetch-multiplier",
-            "4",
-            "--hostname",
-            f"{name}@%h",
-            "--loglevel",
-            "INFO",
-        )
+        options = ("--concurrency", str(PROCESSES), "--hostname", f"{name}@%h", "--loglevel", "INFO")
         self.crew.start(name, "-m", "celery", "--app", "config", "worker", *options)
 
     def _workers_answer(self) -> bool:
@@ -116,7 +106,8 @@ class Show:
             else:
                 self._tell_recovery(self.killed_at)
             if step % round(PRESS / 0.2) == 0:
-                say(", ".join(map(self._how_far, videos)))
+                busy = [self._how_far(video) for video in videos if video.status != Video.Status.READY]
+                say(" | ".join([*busy, f"{len(videos) - len(busy)} ready"]))
                 if self.killed_at is None:
                     self._press()
             time.sleep(0.2)
@@ -125,9 +116,8 @@ class Show:
         if video.status != Video.Status.TRANSCODING:
             return f"{video} {video.get_status_display()}"
         epochs = [attempt.epoch for attempt in self.lost if attempt.video_id == video.pk]
-        return f"{video} {video.progress} %" + (
-            "" if not epochs else ", where it died" if video.lock_epoch in epochs else " of the next try"
-        )
+        where = ", where its worker died" if video.lock_epoch in epochs else " of the next try" if epochs else ""
+        return f"{video} {video.progress} %{where}"
 
     def _kill_in_mid_transcode(self, victim: Video) -> None:
         """Kill the worker of ``victim`` once it has made progress, and start another one, as a supervisor would."""
@@ -137,7 +127,6 @@ class Show:
             return
         if running.exclude(worker=mine.worker).count() == PROCESSES:
             return
-        fetched = (app.control.inspect([mine.worker]).reserved() or {}).get(mine.worker, [])
         name = mine.worker.partition("@")[0]
         self.crew.kill(name)
         self.killed_at, self.lost = timezone.now(), list(running.filter(worker=mine.worker))
@@ -145,7 +134,7 @@ class Show:
         busy = ", ".join(f"“{attempt.video}” ({attempt.video.progress} %)" for attempt in self.lost) or "nothing"
         lease, message_lease = settings.TASKLOCK["LEASE"], settings.TASKLOCK["MESSAGE_LEASE"]
         say(f"kill -9: worker “{name}”, its children and their ffmpeg, in the middle of {busy}.")
-        say(f"    It had {len(fetched)} more messages. “Process” is not pressed any more: all of it must come back.")
+        say("    “Process” is not pressed any more: what it had must come back by itself. Waiting for that:")
         say(f"    Nobody renews its locks and permits: they end within {lease:g} s. A lock ends at once for a message")
         say("    that sees, on this machine, that its process is dead. Worker “three” is starting in its place.")
         say(f"    Nobody renews its messages: the living put them back after {message_lease:g} s. (Celery: an hour.)")

@@ -11,7 +11,7 @@ __all__ = ["SAMPLES", "faults", "make"]
 
 SAMPLES = {
     "Feature film": (120, "testsrc2=size=854x480:rate=24"),
-    "Trailer": (30, "zoneplate=size=854x480:rate=24:kt=1"),
+    "Trailer": (30, "colorspectrum=size=854x480:rate=24,hue=H=t"),
     "Interview": (30, "testsrc=size=854x480:rate=24"),
     "Weather": (30, "smptehdbars=size=854x480:rate=24"),
 }
