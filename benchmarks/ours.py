@@ -51,16 +51,6 @@ class OursReused(Ours):
         return self.lock.acquire(blocking=False)
 
 
-class OursUncounted(OursReused):
-    """The same as with ``TASKLOCK["METRICS"] = False``: the store counts nothing."""
-
-    label = "TaskLock, object reused, not counted"
-
-    def __init__(self, url: str, key: str) -> None:
-        super().__init__(url, key)
-        self.lock.parameters = self.lock.parameters._replace(counted=False)
-
-
 class OursUnleased(Ours):
     """No heartbeat: the key lives for the timeout."""
 
@@ -112,7 +102,6 @@ class OursAsyncUnleased(OursAsync):
 OURS: list[type[Adapter]] = [
     Ours,
     OursReused,
-    OursUncounted,
     OursUnleased,
     OursUnleasedReused,
     OursLimiter,
