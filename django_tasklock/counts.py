@@ -109,13 +109,13 @@ class Count(NamedTuple):
 
 
 def count(event: str, kind: str, milliseconds: float | None = None, *, number: int = 1) -> None:
-    """Count an event of a kind, with its duration if it has one; or ``number`` of them. No I/O; it never raises."""
-    try:
-        if get_settings().METRICS:
-            check_process()
-            _process.add(event, kind, milliseconds, number)
-    except Exception:  # a lock must not fail because it is counted
-        logger.warning("counts: %s was not counted", event, exc_info=True)
+    """Count an event of a kind, with its duration if it has one; or ``number`` of them. It does no I/O.
+
+    It raises nothing of its own, and catches nothing: that may be a time limit, which must stop the caller.
+    """
+    if get_settings().METRICS:
+        check_process()
+        _process.add(event, kind, milliseconds, number)
 
 
 def flush(seconds: float = EXIT_TIMEOUT) -> bool:
@@ -253,9 +253,10 @@ class ProcessCounts:
         with self._starting:
             if self._thread is None:
                 self._of_tests = _in_tests()
-                thread = self._thread = threading.Thread(target=self._run, name="tasklock-counts", daemon=True)
+                thread = threading.Thread(target=self._run, name="tasklock-counts", daemon=True)
                 with contextlib.suppress(RuntimeError):  # the process is ending
                     thread.start()
+                    self._thread = thread
 
     def _run(self) -> None:
         while True:
@@ -273,6 +274,8 @@ class ProcessCounts:
             if not (self._events or self._sums):
                 return True
             self._start()
+            if self._thread is None:
+                return False
         written = threading.Event()
         self._wanted.put(written)
         return written.wait(seconds) and not (self._events or self._sums)
@@ -349,11 +352,11 @@ def _connection() -> Iterator[BaseDatabaseWrapper]:
         from django_tasklock.models import EventCount
 
         connection = connections[router.db_for_write(EventCount)]
-    try:
-        with no_fork_on(connection):
+    with no_fork_on(connection):
+        try:
             yield connection
-    finally:
-        connection.close()
+        finally:
+            connection.close()
 
 
 def _add(connection: BaseDatabaseWrapper, rows: Mapping[tuple[Any, ...], Sequence[int]]) -> None:
