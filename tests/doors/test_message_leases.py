@@ -13,11 +13,12 @@ from celery import Celery, _state
 from django.conf import settings as django_settings
 from kombu import pools
 
-from django_tasklock import StateGuard, metrics, model_lock, signals, task_lock
+from django_tasklock import StateGuard, counts, model_lock, task_lock
 from django_tasklock.celery import OnceTask, visibility
 from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages import marks, report
 from django_tasklock.celery.messages.index import Index
+from django_tasklock.celery.messages.renewal import Renewer
 from django_tasklock.celery.messages.timeouts import period_of
 from django_tasklock.checks.tasks import check_late_acknowledgement, check_message_lease, check_visibility
 from django_tasklock.health import messages as health_messages
@@ -211,10 +212,10 @@ class TestHealth:
         assert client.get("/health/locks").status_code == 503
 
 
-def test_it_is_counted() -> None:
-    before = metrics.snapshot()["messages_late"]
-    signals.send(signals.messages_late, "w1@host", late=40.0, messages=3, over=False)
-    assert metrics.snapshot()["messages_late"] == before + 1
+def test_a_late_renewal_is_counted() -> None:
+    counts.forget()
+    Renewer(None, "w1@host", 60, 300)._report_lateness(40.0, 3)
+    assert [(one.event, one.number) for one in counts.pending()] == [(counts.LATE, 1)]
 
 
 def test_a_mark_that_cannot_be_read_goes(app: Celery) -> None:

@@ -108,7 +108,7 @@ def test_a_lock_without_a_lease_is_not_renewed(crew: Crew, store: Store, name: s
 
 
 def test_it_begins_with_the_first_lease_and_ends_after_the_last(crew: Crew, name: str) -> None:
-    threads = "[thread.name for thread in threading.enumerate() if thread.name.startswith('tasklock')]"
+    threads = "[thread.name for thread in threading.enumerate() if thread.name == 'tasklock-heartbeat']"
     worker = crew.hire("from django_tasklock.locks import heartbeat as module\nmodule.LINGER = 0.3")
     assert worker.do(threads) == []
     for _ in range(2):
