@@ -17,15 +17,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-import yaml
-
 from tests.support import environment
 
-__all__ = ["PAGES", "ROOT", "SITE", "Block", "Project", "blocks_of", "code_of"]
+__all__ = ["PAGES", "ROOT", "Block", "Project", "blocks_of", "code_of"]
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-SITE: str = yaml.safe_load((ROOT / ".mkdocs.yml").read_text("utf-8"))["site_url"]
 PAGES = [ROOT / "README.md", ROOT / "README.zh-Hans.md", *sorted(DOCS.rglob("*.md"))]
 
 FENCE = re.compile(
