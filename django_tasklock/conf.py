@@ -99,10 +99,7 @@ class Settings:
     PREFETCH_TIMEOUT: Duration = 300
     """How long a Celery worker whose slots neither begin nor end anything keeps what waits for them (Redis broker)."""
     METRICS: bool = True
-    """Whether it is counted what happens to locks and limiters, by kind."""
-    HISTORY: int = 10
-    """How many of the last holds of each name the store keeps: those of a second or more, and those that did not end
-    with a release. 0: none."""
+    """Whether what happens to locks and limiters is counted, by kind."""
 
     REPLICAS: int = 0
     """How many Redis replicas have to acknowledge an acquired lock or permit; without them it is released again. See
@@ -247,8 +244,6 @@ def _not_a_dict(given: object) -> list[tuple[str, str]]:
 
 
 def _wrong(key: str, value: object) -> str:
-    if key == "HISTORY":
-        return "" if type(value) is int and 0 <= value <= 1000 else "must be a whole number from 0 to 1000"
     if key == "REPLICAS":
         return "" if type(value) is int and 0 <= value <= 100 else "must be a whole number from 0 to 100"
     if key in ("API_KEY_IN_QUERY", "METRICS"):

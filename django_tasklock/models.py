@@ -210,49 +210,6 @@ class EventCount(models.Model):
         return f"{self.event} {self.kind}"
 
 
-class CountRow(models.Model):
-    """An event of locks or limiters of one kind, or the number of such events in one hour. Times as in ``LockRow``.
-
-    Only ``backends.database`` reads or writes it. Counting inserts rows and never updates them; they are summed later.
-    """
-
-    at = models.BigIntegerField(db_index=True, help_text="when; of many at once, the hour; 0: longer ago")
-    event = models.CharField(max_length=40)
-    kind = models.CharField(max_length=100)
-    number = models.BigIntegerField(default=1)
-    amount = models.BigIntegerField(default=0, help_text="milliseconds that they took together")
-    folded = models.BooleanField(default=False, db_index=True, help_text="whether it is of many at once")
-
-    class Meta:
-        db_table = "tasklock_count"
-        default_permissions = ()
-        verbose_name = _("count")
-        verbose_name_plural = _("counts")
-
-    def __str__(self) -> str:
-        return f"{self.event} {self.kind}"
-
-
-class HoldRow(models.Model):
-    """An ended hold of a lock: its holder, and how it ended. Times as in ``LockRow``."""
-
-    key = models.CharField(max_length=64, db_index=True, help_text="SHA-256 of the name")
-    kind = models.CharField(max_length=100)
-    holder = models.TextField(default="{}")
-    at = models.BigIntegerField()
-    ended_at = models.BigIntegerField(db_index=True)
-    how = models.CharField(max_length=10)
-
-    class Meta:
-        db_table = "tasklock_hold"
-        default_permissions = ()
-        verbose_name = _("past hold")
-        verbose_name_plural = _("past holds")
-
-    def __str__(self) -> str:
-        return f"{self.key} {self.how}"
-
-
 class RateRow(models.Model):
     """One rate limiter of the database backend, as JSON. Times are the database's clock, in ms since 1970."""
 

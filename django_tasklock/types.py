@@ -95,12 +95,6 @@ class AcquireRequest(NamedTuple):
     """The token of an earlier lease that the grant replaces, once. Not for a waiter."""
     limit: int = 1
     """The number of holders at once: more than one only for a permit of a concurrency limiter."""
-    kind: str | None = None
-    """The kind that it is counted as, ``video:{id}``; ``None``: it is not counted."""
-    on_busy: str = ""
-    """The caller's action on a conflict, to be counted; empty: it asks again, so nothing is counted."""
-    waited: int | None = None
-    """Milliseconds that the caller has waited, where the store does not know; ``None``: it has not waited."""
     whole: bool = False
     """Whether the lease is not renewed, so that a waiter to which the lock is passed on has it for all of its time."""
 
@@ -117,6 +111,8 @@ class Grant(NamedTuple):
 
     fence: int
     ttl: int
+    expired: int = 0
+    """How many earlier leases were found to have ended without a release; 0 where the store cannot tell."""
 
 
 class Busy(NamedTuple):
@@ -127,6 +123,8 @@ class Busy(NamedTuple):
     """Milliseconds until the key expires; ``None``: it does not expire."""
     name: str = ""
     """The busy one of several names."""
+    expired: int = 0
+    """As of a ``Grant``: that of a dead holder has just passed to an earlier waiter."""
 
 
 class Renewal(NamedTuple):

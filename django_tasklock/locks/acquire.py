@@ -38,20 +38,18 @@ def _wait(waiter: Waiter, ends: float) -> Answer:
     schedule = Schedule(waiter, ends)
     while True:
         sent = monotonic()
-        if sent >= ends:
-            waiter.mark_last_attempt()
         try:
             answer = waiter.acquire()
         except BackendUnavailable as error:
             seconds = schedule.after_failure(error, sent)
         else:
             if isinstance(answer, Grant) or sent >= ends:
-                return sent, answer, schedule.waited
+                return sent, schedule.complete(answer), schedule.waited
             seconds = schedule.after_busy(answer)
         ensure_enclosing_held()
         handed = waiter.wait(seconds)
         if handed is not None and monotonic() < sent + handed.ttl / 2000:
-            return sent, handed, schedule.waited
+            return sent, schedule.complete(handed), schedule.waited
 
 
 async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
@@ -62,20 +60,18 @@ async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: fl
         schedule = Schedule(waiter, ends)
         while True:
             sent = monotonic()
-            if sent >= ends:
-                waiter.mark_last_attempt()
             try:
                 answer = await waiter.aacquire()
             except BackendUnavailable as error:
                 seconds = schedule.after_failure(error, sent)
             else:
                 if isinstance(answer, Grant) or sent >= ends:
-                    return sent, answer, schedule.waited
+                    return sent, schedule.complete(answer), schedule.waited
                 seconds = schedule.after_busy(answer)
             ensure_enclosing_held()
             handed = await waiter.await_(seconds)
             if handed is not None and monotonic() < sent + handed.ttl / 2000:
-                return sent, handed, schedule.waited
+                return sent, schedule.complete(handed), schedule.waited
     finally:
         await waiter.aleave()
 
@@ -90,10 +86,12 @@ class Schedule:
         self._ends = ends
         self._busy: Busy | None = None
         self._is_reported = False
+        self._expired = 0
 
     def after_busy(self, busy: Busy) -> float:
         """Return the seconds to sleep while another holder has the lock."""
         self._busy = busy
+        self._expired += busy.expired
         return self._limit(POLL if busy.remaining is None else min(POLL, busy.remaining / 1000 + MARGIN))
 
     def after_failure(self, error: BackendUnavailable, sent: float) -> float:
@@ -108,6 +106,10 @@ class Schedule:
             events.unavailable(self._waiter.request.name, error, "ask again", self._waiter.backend.noun)
             self._is_reported = True
         return self._limit(RETRY)
+
+    def complete(self, answer: Grant | Busy) -> Grant | Busy:
+        """Return the last answer, with all expired leases that the store has found meanwhile."""
+        return answer._replace(expired=answer.expired + self._expired)
 
     @property
     def waited(self) -> float | None:

@@ -12,7 +12,7 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log
-from django_tasklock.types import Record, Released, monotonic
+from django_tasklock.types import Busy, Grant, Record, Released, monotonic
 
 
 class _Words(NamedTuple):
@@ -21,12 +21,15 @@ class _Words(NamedTuple):
     granted: str
     waited: str
     released: str
+    expired: str
     forced: str
 
 
 _COUNTED: Final = {
-    "lock": _Words(counts.ACQUIRED, counts.WAITED, counts.RELEASED, counts.FORCED),
-    "limiter": _Words(counts.GRANTED, counts.GRANTED_LATE, counts.PERMIT_RELEASED, counts.PERMIT_FORCED),
+    "lock": _Words(counts.ACQUIRED, counts.WAITED, counts.RELEASED, counts.EXPIRED, counts.FORCED),
+    "limiter": _Words(
+        counts.GRANTED, counts.GRANTED_LATE, counts.PERMIT_RELEASED, counts.PERMIT_EXPIRED, counts.PERMIT_FORCED
+    ),
 }
 
 
@@ -53,6 +56,12 @@ def count_release(lease: Granted) -> None:
     if lease.granted_at:
         held = (monotonic() - lease.granted_at) * 1000
         counts.count(_COUNTED[lease.backend.noun].released, lease.counted_as, held)
+
+
+def count_expired(lease: Granted, answer: Grant | Busy) -> None:
+    """Count the leases of others that this request to the store has found expired."""
+    if answer.expired:
+        counts.count(_COUNTED[lease.backend.noun].expired, lease.counted_as, number=answer.expired)
 
 
 def count_busy(lease: Lease) -> None:

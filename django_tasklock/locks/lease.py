@@ -52,7 +52,6 @@ class Lease:
     """The kind that it is counted as, ``video:{id}``."""
     on_busy = ""
     """The action that a conflict is counted as; empty: it is not counted."""
-    kind: str | None = None
     checked_at = 0.0
     """When the store was last asked whether the lease is still valid."""
     released = False

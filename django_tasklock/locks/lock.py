@@ -208,9 +208,11 @@ class Acquirable(ABC):
             if lease.without_lock:
                 outcome = Released.GONE
             elif self.flags_to_clear:
-                outcome, self.cleared_flags = lease.backend.release_and_clear(lease, self.flags_to_clear)
+                outcome, self.cleared_flags = lease.backend.release_and_clear(
+                    lease.name, lease.token, self.flags_to_clear
+                )
             else:
-                outcome = lease.backend.release_held(lease)
+                outcome = lease.backend.release(lease.name, lease.token)
         except BackendUnavailable as error:
             outcome = self._release_later(lease, error)
         except BaseException:
@@ -229,7 +231,7 @@ class Acquirable(ABC):
         try:
             lost = bool(lease.lost)
             self.drop(lease)
-            outcome = Released.GONE if lease.without_lock else await lease.backend.arelease_held(lease)
+            outcome = Released.GONE if lease.without_lock else await lease.backend.arelease(lease.name, lease.token)
         except BackendUnavailable as error:
             outcome = self._release_later(lease, error)
         except BaseException:
@@ -565,6 +567,7 @@ class Acquirable(ABC):
     def _settle(
         self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy, waited: float | None = None
     ) -> bool:
+        events.count_expired(lease, answer)
         if isinstance(answer, Busy):
             events.count_busy(lease)
             self.record_conflict(self._busy(answer), answer.record)

@@ -163,6 +163,7 @@ class Reconciler:
         except Exception as error:
             self._warn("taken", lease.backend, lease.name, error)
             return None
+        events.count_expired(lease, answer)
         if isinstance(answer, Busy):
             self.pending.pop(token, None)
             who = "another holder" if answer.record is None else answer.record.holder

@@ -41,7 +41,7 @@ KIND, LIMITER = ("kind",), ("limiter",)
 COUNTERS = {
     counts.ACQUIRED: Metric("tasklock_acquired", KIND, "Locks that were granted."),
     counts.RELEASED: Metric("tasklock_released", KIND, "Locks that their holders released."),
-    counts.EXPIRED: Metric("tasklock_expired", (), "Leases that ran out, counted when the sweep finds them."),
+    counts.EXPIRED: Metric("tasklock_expired", KIND, "Leases that ran out, counted when that is noticed."),
     counts.FORCED: Metric("tasklock_forced", KIND, "Locks that were released by force."),
     counts.TRANSFERRED: Metric("tasklock_transferred", KIND, "Locks that were kept for the retry of a task."),
     counts.LOST: Metric("tasklock_lost", KIND, "Holders that learned, while they ran, that they had lost the lock."),
@@ -50,6 +50,7 @@ COUNTERS = {
     counts.REFUSED: Metric("tasklock_limiter_refused", LIMITER, "Calls that were refused."),
     counts.CANCELLED: Metric("tasklock_limiter_cancelled", LIMITER, "Reservations that were cancelled."),
     counts.PUSHBACK: Metric("tasklock_limiter_pushback", LIMITER, "Pauses that the remote side requested."),
+    counts.PERMIT_EXPIRED: Metric("tasklock_limiter_expired", LIMITER, "Permits whose lease ran out."),
     counts.PERMIT_FORCED: Metric("tasklock_limiter_forced", LIMITER, "Permits that were released by force."),
     "message": Metric("tasklock_messages", ("kind", "event"), "Parked messages: parked, promoted ... by task."),
     counts.STALE: Metric("tasklock_stale_writes", ("model",), "Refused writes of stale claims."),

@@ -65,7 +65,7 @@ def test_a_verb_waits_while_its_slot_is_moved(cluster, backend, way):
 def test_while_a_slot_is_moved_no_script_runs_and_the_store_is_unavailable_in_time(cluster, backend, way, halfway):
     """Gold standards 8.35: of the keys of a script some are here, some there; it must not do the half of its work."""
     slot, target = slot_of("video:1"), away(cluster, "video:1")
-    mine = an_ask("video:1")._replace(kind="video", holder='{"host":"a"}')
+    mine = an_ask("video:1", holder='{"host":"a"}')
     granted(backend.acquire(mine))
     with Waiting(backend, "video:1") as waits:
         eventually(lambda: len(backend.waiters("video:1").waiting) == 1)

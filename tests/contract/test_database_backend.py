@@ -344,19 +344,6 @@ class TestRefusals:
         with connection.execute_wrapper(fail):
             self.refused("permission denied")
 
-    @pytest.mark.parametrize("kind", ["one", "several", "permits"])
-    def test_busy_is_busy_even_if_that_cannot_be_counted(self, backend, kind):
-        acquire = {
-            "one": backend.acquire,
-            "several": lambda request: backend.acquire_all(["video:1"], request),
-            "permits": backend.permits.acquire,
-        }[kind]
-        granted(acquire(an_ask("video:1")))
-        trouble = Interference("INSERT", raising(ProgrammingError), after=False)
-        with connection.execute_wrapper(trouble):
-            assert isinstance(acquire(an_ask("video:1")._replace(kind="video", on_busy="skip")), Busy)
-        assert trouble.done
-
     def test_a_file_that_somebody_else_writes_to(self, backend):
         if connection.vendor != "sqlite":
             pytest.skip("only SQLite locks its file")

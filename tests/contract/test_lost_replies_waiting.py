@@ -31,7 +31,7 @@ def arguments(request: Request) -> int:
 
 def enqueue(request: Request) -> bool:
     """A waiter's acquire, once it listens: it carries its place in the queue, and says so."""
-    return ACQUIRE(request) and arguments(request) == 9 and request[-1] == b"1"
+    return ACQUIRE(request) and arguments(request) == 8 and request[-1] == b"1"
 
 
 def leave(request: Request) -> bool:

@@ -14,7 +14,6 @@ pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 
 INDEX = "task_lock#index"
-FORMER = ("task_lock#since", "task_lock#until")  # of earlier versions
 ORDERS = [(order, down) for order in ("expiry", "age", "left") for down in (False, True)]
 READINGS = [pytest.param(order, down, id=f"{order}-{'down' if down else 'up'}") for order, down in ORDERS]
 
@@ -61,7 +60,6 @@ def consistent(cli: redis.Redis) -> None:
     """The index has each lock that there is, and no other, where its expiry says; and there is no other index."""
     keys = sorted(cli.keys("task_lock:*"))
     assert sorted(cli.zrange(INDEX, 0, -1)) == keys
-    assert cli.exists(*FORMER) == 0
     seconds, micros = cli.time()
     now = seconds * 1000 + micros // 1000
     for key in keys:
@@ -243,33 +241,6 @@ def test_beyond_a_part_another_order_begins_anew(backend, cli, monkeypatch, orde
     for limit in (1, 3, 5, 50):
         assert [record.name for record in walk(backend, order, down, limit)] == wanted
     assert backend.page(Query(order=order, descending=down, limit=50)).total == 12
-
-
-class TestIndexesOfEarlierVersions:
-    """They are written by workers that run beside ours in a rolling deploy, and must not stay for ever."""
-
-    @pytest.fixture
-    def theirs(self, cli):
-        for index in FORMER:
-            cli.zadd(index, {"task_lock:theirs": 1})
-
-    def test_grants_let_them_lapse(self, backend, cli, theirs):
-        def ending() -> bool:
-            ask = an_ask("video:1")
-            granted(backend.acquire(ask))
-            backend.release(ask.name, ask.token)
-            return all(cli.ttl(index) > 0 for index in FORMER)
-
-        eventually(ending)  # every 64th grant
-        assert all(80_000 < cli.ttl(index) <= 86_400 for index in FORMER)
-
-    def test_a_sweep_lets_them_lapse_and_does_not_put_it_off(self, backend, cli, theirs):
-        backend.prune(1)
-        assert all(80_000 < cli.ttl(index) <= 86_400 for index in FORMER)
-        cli.expire(FORMER[0], 100)
-        backend.prune(1)
-        assert cli.ttl(FORMER[0]) <= 100
-        assert [cli.zcard(index) for index in FORMER] == [1, 1], "an earlier worker may list by them meanwhile"
 
 
 def test_the_end_of_a_lease_reads_alike_each_time(backend: RedisBackend) -> None:

@@ -138,6 +138,28 @@ class TestLocks:
         assert keep_for(mine, 60)
         assert counted(KIND) == {"acquired": 1, "transferred": 1}
 
+    def test_a_lease_that_ran_out_is_counted_by_the_next_caller_once(self) -> None:
+        assert TaskLock("video:1", kind="dead", lease=None, timeout=0.05).acquire()
+        assert TaskLock("video:2", kind="dead", lease=None, timeout=0.05).acquire()
+        time.sleep(0.1)
+        with lock("video:1"):
+            in_thread(lock("video:1").acquire)
+        with lock("video:1"):
+            pass
+        assert lock("video:2").acquire(blocking_timeout=20)
+        assert counted(KIND) == {"acquired": 3, "released": 2, "expired": 2, "conflict:skip": 1}
+
+    def test_one_that_a_waiter_waited_for(self) -> None:
+        assert TaskLock("video:1", kind="dead", lease=None, timeout=0.5).acquire()
+        waiters = [threading.Thread(target=lambda: lock("video:1").acquire(blocking_timeout=20)) for _ in range(3)]
+        for waiter in waiters:
+            waiter.start()
+        eventually(lambda: counted(KIND).get("waited"))
+        while any(waiter.is_alive() for waiter in waiters):
+            force_release_task_lock("video:1")
+            time.sleep(0.05)
+        assert counted(KIND)["expired"] == 1
+
     def test_a_lock_that_is_dropped_is_released(self) -> None:
         mine = lock("video:1")
         assert mine.acquire()
@@ -167,6 +189,14 @@ class TestLimiters:
         with limiter:
             in_thread(lambda: other.acquire(blocking=False))
         assert counted("transcode") == {"limit.granted": 1, "limit.refused": 1, "limit.released": 1}
+
+    def test_permits_whose_leases_ran_out(self) -> None:
+        for _ in range(2):
+            in_thread(ConcurrencyLimiter("transcode", 3, lease=None, timeout=0.05).acquire)
+        time.sleep(0.1)
+        for _ in range(2):
+            in_thread(ConcurrencyLimiter("transcode", 3).acquire)
+        assert counted("transcode") == {"limit.granted": 4, "limit.expired": 2}
 
     def test_a_permit_that_is_taken_away(self) -> None:
         limiter = ConcurrencyLimiter("transcode", 1)

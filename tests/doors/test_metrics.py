@@ -115,13 +115,14 @@ class TestCounts:
                 "acquired", "released", "expired", "forced", "transferred", "lost", "conflict:retry", "limit.granted",
                 "limit.waited", "limit.refused", "limit.cancelled", "limit.pushback", "limit.forced", "message.parked",
                 "message.promoted", "message.superseded", "message.taken_over", "claim.stale", "worker.late",
+                "limit.expired",
             ),
             1,
         ):  # fmt: skip
             self.count(event, "a", number)
             self.count(event, "a", 1000, hour=3600)
         found = shown()
-        numbers = {1000 + number for number in range(1, 20)}
+        numbers = {1000 + number for number in range(1, 21)}
         counters = {
             (name, labels): int(value)
             for (name, labels), value in found.items()
@@ -131,7 +132,7 @@ class TestCounts:
         assert counters["tasklock_messages_total", (("event", "taken_over"), ("kind", "a"))] == 1017
         assert counters["tasklock_stale_writes_total", (("model", "a"),)] == 1018
         assert counters["tasklock_message_renewals_late_total", ()] == 1019
-        assert counters["tasklock_expired_total", ()] == 1003
+        assert counters["tasklock_expired_total", (("kind", "a"),)] == 1003
 
     def test_a_histogram_is_cumulative_as_prometheus_wants_it(self):
         self.count("acquired", "a", 5)

@@ -172,10 +172,10 @@ class TestTakingAndReleasing:
     def test_a_lock_acquired_while_another_thread_releases_the_old_one_can_be_released(self, store, monkeypatch):
         """The release of the old lock must not make the process forget the new one."""
         assert acquire_task_lock("video:1")
-        free = get_backend().release_held
+        free = get_backend().release
 
-        def slow_release(held):
-            outcome = free(held)
+        def slow_release(name, token):
+            outcome = free(name, token)
             if threading.current_thread() is not threading.main_thread():
                 assert acquire_in_main_thread()
             return outcome
@@ -188,7 +188,7 @@ class TestTakingAndReleasing:
             assert done.wait(10)
             return answers == [True]
 
-        monkeypatch.setattr(get_backend(), "release_held", slow_release)
+        monkeypatch.setattr(get_backend(), "release", slow_release)
         releasing = threading.Thread(target=lambda: (release_task_lock("video:1"), get_backend().close_idle()))
         releasing.start()
         assert wanted.wait(10)

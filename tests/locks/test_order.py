@@ -11,7 +11,7 @@ from django.conf import settings
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.types import Released
-from tests.support.stores import ALL, Held, an_ask, clear, granted, make, stores
+from tests.support.stores import ALL, an_ask, clear, granted, make, stores
 
 NAME = "video:42"
 LINES = ("redis",)
@@ -102,16 +102,16 @@ class TestTheLine:
     def test_a_release_takes_notes_along(self, keeper):
         granted(keeper.acquire(an_ask(NAME, "ours")))
         keeper.set_flag("again:1")
-        assert keeper.release_and_clear(Held(NAME, "ours"), (NAME, "again:1")) == (Released.RELEASED, {"again:1"})
+        assert keeper.release_and_clear(NAME, "ours", (NAME, "again:1")) == (Released.RELEASED, {"again:1"})
         assert keeper.clear_flag("again:1") is False
         granted(keeper.acquire(an_ask(NAME, "ours")))
-        assert keeper.release_and_clear(Held(NAME, "ours"), (NAME,)) == (Released.RELEASED, frozenset())
+        assert keeper.release_and_clear(NAME, "ours", (NAME,)) == (Released.RELEASED, frozenset())
 
     def test_a_release_of_somebody_elses_lock_leaves_them(self, keeper):
         keeper.set_flag(NAME)
-        assert keeper.release_and_clear(Held(NAME, "mine"), (NAME,)) == (Released.GONE, None)
+        assert keeper.release_and_clear(NAME, "mine", (NAME,)) == (Released.GONE, None)
         granted(keeper.acquire(an_ask(NAME, "theirs")))
-        assert keeper.release_and_clear(Held(NAME, "mine"), (NAME,)) == (Released.NOT_YOURS, None)
+        assert keeper.release_and_clear(NAME, "mine", (NAME,)) == (Released.NOT_YOURS, None)
         assert keeper.clear_flag(NAME) is True
 
     def test_where_none_is_kept_one_has_to_look(self, backend):
@@ -151,7 +151,7 @@ class TestNotes:
             assert backend.clear_flag(NAME) is True
             assert backend.clear_flag(NAME) is True
             granted(backend.acquire(an_ask(NAME, "ours")))
-            assert backend.release_and_clear(Held(NAME, "ours"), (NAME,)) == (Released.RELEASED, None)
+            assert backend.release_and_clear(NAME, "ours", (NAME,)) == (Released.RELEASED, None)
 
 
 def redis_of(keeper: LockStore) -> redis.Redis:

@@ -7,7 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from django.conf import settings as django_settings
@@ -25,7 +25,6 @@ __all__ = [
     "LAPSING",
     "LISTING",
     "WAKING",
-    "Held",
     "an_ask",
     "clear",
     "end_lease",
@@ -96,10 +95,9 @@ def make(name: str, **more: Any) -> LockStore:
 def clear(name: str) -> None:
     """Lose all data of a store, as a flush does."""
     if name == "database":
-        from django_tasklock.models import CountRow, HoldRow, LockRow
+        from django_tasklock.models import LockRow
 
-        for rows in (LockRow, CountRow, HoldRow):
-            rows.objects.all().delete()
+        LockRow.objects.all().delete()
     elif name == "memory":
         from django_tasklock.backends.memory import reset
 
@@ -119,16 +117,6 @@ def clear(name: str) -> None:
 def new_token() -> str:
     """A token as locks make them."""
     return os.urandom(16).hex()
-
-
-class Held(NamedTuple):
-    """What a holder knows of its lock."""
-
-    name: str
-    token: str
-    kind: str | None = None
-    fence: int = 0
-    granted_at: float = 0.0
 
 
 def an_ask(

@@ -10,13 +10,12 @@ from django_tasklock.backends.cluster.buckets import buckets_of, number_of
 from django_tasklock.backends.cluster.listing import Listing
 from django_tasklock.backends.cluster.location import Source
 from django_tasklock.backends.cluster.merging import all_or_raise, renew_all
-from django_tasklock.backends.cluster.metrics import ClusterMetrics
 from django_tasklock.backends.cluster.nodes import Nodes
 from django_tasklock.backends.cluster.permits import ClusterPermits
 from django_tasklock.backends.cluster.rates import ClusterRates
 from django_tasklock.backends.cluster.wire import ClusterWire, SlotRequest, SlotSubscribers, SlotWire
 from django_tasklock.backends.cluster.wire_async import SlotAio
-from django_tasklock.backends.contract.leases import Held, Waiter
+from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.redis import CONDITION, RedisBackend, results
@@ -60,12 +59,11 @@ class ClusterBackend(LockStore):
         self.location = settings.location
         self._settings = settings
         self._buckets = buckets_of(settings.prefix)
-        self._nodes = Nodes(Source(settings.location), Layout(self._buckets[0].prefix, settings.HISTORY))
+        self._nodes = Nodes(Source(settings.location), Layout(self._buckets[0].prefix))
         self._wire = ClusterWire(self._nodes)
         self._made: list[RedisBackend | None] = [None] * len(self._buckets)
         self.permits = ClusterPermits(self)
         self.rates = ClusterRates(self)
-        self.metrics = ClusterMetrics(self)
         self._listing = Listing(self)
         self.orders = ORDERED * len(self._buckets)
 
@@ -119,20 +117,19 @@ class ClusterBackend(LockStore):
     def release(self, name: str, token: str) -> Released:
         return self.of(name).release(name, token)
 
-    def release_held(self, held: Held) -> Released:
-        return self.of(held.name).release_held(held)
-
-    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        number = self.number_of(held.name)
-        here = tuple(name for name in names if self.number_of(name) == number)
+    def release_and_clear(
+        self, name: str, token: str, names: tuple[str, ...]
+    ) -> tuple[Released, frozenset[str] | None]:
+        number = self.number_of(name)
+        here = tuple(one for one in names if self.number_of(one) == number)
         if here:
-            released, found = self.bucket(number).release_and_clear(held, here)
+            released, found = self.bucket(number).release_and_clear(name, token, here)
         else:
-            released, found = self.bucket(number).release_held(held), frozenset()
+            released, found = self.bucket(number).release(name, token), frozenset()
         if found is None or not released:
             return released, None if found is None or len(here) < len(names) else found
         try:
-            return released, found | {name for name in names if name not in here and self.clear_flag(name)}
+            return released, found | {one for one in names if one not in here and self.clear_flag(one)}
         except BackendUnavailable:
             return released, None
 
@@ -198,9 +195,6 @@ class ClusterBackend(LockStore):
 
     async def arelease(self, name: str, token: str) -> Released:
         return await self.of(name).arelease(name, token)
-
-    async def arelease_held(self, held: Held) -> Released:
-        return await self.of(held.name).arelease_held(held)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return await self.of(name).aextend(name, token, ttl, hold)

@@ -11,7 +11,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Protocol, Self, TypeVar
+from typing import Any, Self, TypeVar
 
 from asgiref.sync import sync_to_async
 
@@ -19,18 +19,6 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 
 T = TypeVar("T")
 POLL_INTERVAL = 0.25  # seconds between two attempts of a waiter that no release can wake
-
-
-class Held(Protocol):
-    """A held lock, with what its holder knows about it."""
-
-    name: str
-    token: str
-    kind: str | None
-    """The kind it is counted under in the metrics; ``None``: it is not counted."""
-    fence: int
-    granted_at: float
-    """When the holder received the grant (``types.monotonic``); 0: unknown."""
 
 
 class LeaseStore(ABC):
@@ -49,16 +37,14 @@ class LeaseStore(ABC):
     def release(self, name: str, token: str) -> Released:
         """Release the lock if ``token`` holds it; another holder's lock is never touched."""
 
-    def release_held(self, held: Held) -> Released:
-        """Do what ``release`` does, for a caller that has the whole lease: a store that counts needs to read less."""
-        return self.release(held.name, held.token)
-
-    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        """Do what ``release_held`` does and clear the flags (``LockStore.set_flag``) of one or two names in one trip.
+    def release_and_clear(
+        self, name: str, token: str, names: tuple[str, ...]
+    ) -> tuple[Released, frozenset[str] | None]:
+        """Do what ``release`` does and clear the flags (``LockStore.set_flag``) of one or two names in one trip.
 
         Return the outcome of the release, and the names whose flag was set; ``None`` if that is unknown.
         """
-        return self.release_held(held), None
+        return self.release(name, token), None
 
     @abstractmethod
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
@@ -115,10 +101,6 @@ class LeaseStore(ABC):
         """Do what ``release`` does, for coroutines."""
         return await self.in_thread(self.release, name, token)
 
-    async def arelease_held(self, held: Held) -> Released:
-        """Do what ``release_held`` does, for coroutines."""
-        return await self.arelease(held.name, held.token)
-
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         """Do what ``extend`` does, for coroutines."""
         return await self.in_thread(self.extend, name, token, ttl, hold)
@@ -136,36 +118,23 @@ class Waiter:
 
     def __init__(self, backend: LeaseStore, request: AcquireRequest) -> None:
         self.backend = backend
-        self.request = request._replace(on_busy="")
-        self._final_on_busy = request.on_busy
-        self._since: float | None = None
+        self.request = request
 
     def acquire(self) -> Grant | Busy:
         """Try to take the lock, and join the queue for it if it is busy."""
-        return self.backend.acquire(self._timed_request())
-
-    def _timed_request(self) -> AcquireRequest:
-        """Return the request with the time waited so far."""
-        if self._since is None:
-            self._since = time.monotonic()
-            return self.request
-        return self.request._replace(waited=round((time.monotonic() - self._since) * 1000))
+        return self.backend.acquire(self.request)
 
     def wait(self, seconds: float) -> Grant | None:
         """Sleep for at most ``seconds``; return a ``Grant`` if the lock was handed over meanwhile."""
         time.sleep(self.pause(seconds))
         return None
 
-    def mark_last_attempt(self) -> None:
-        """Make the next ``acquire()`` the last one: if it finds the lock busy, the conflict is counted."""
-        self.request = self.request._replace(on_busy=self._final_on_busy)
-
     def leave(self) -> None:
         """Leave the queue; a lock that was handed over but not taken goes to the next waiter."""
 
     async def aacquire(self) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines."""
-        return await self.backend.aacquire(self._timed_request())
+        return await self.backend.aacquire(self.request)
 
     async def await_(self, seconds: float) -> Grant | None:
         """Do what ``wait`` does, for coroutines."""

@@ -18,7 +18,6 @@ from collections.abc import Sequence
 from functools import cached_property, partial
 
 from django_tasklock.backends.contract.leases import LeaseStore
-from django_tasklock.backends.contract.metrics import Metrics
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
@@ -56,14 +55,6 @@ class LockStore(LeaseStore):
             " or set TASKLOCK['BACKEND'] to the database backend"
         )
 
-    @cached_property
-    def metrics(self) -> Metrics:
-        """The store's counts. ``TaskLockError`` where it counts nothing."""
-        raise TaskLockError(
-            f"{type(self).__name__} counts nothing: a cache has no verb that counts and locks at once;"
-            " point TASKLOCK['LOCATION'] at Redis, or set TASKLOCK['BACKEND'] to the database backend"
-        )
-
     @abstractmethod
     def get(self, name: str) -> Record | None:
         """Return the record of the lock ``name``; ``None`` if it is free."""
@@ -94,18 +85,19 @@ class LockStore(LeaseStore):
         one lock after the other, so for a moment some may be busy although no caller gets them all; a store that can
         takes them in one step.
         """
-        fence = 0
+        fence = expired = 0
         try:
             for name in names:
                 answer = self.acquire(request._replace(name=name))
+                expired += answer.expired
                 if isinstance(answer, Busy):
                     self.release_all([one for one in names if one != name], request.token)
-                    return answer._replace(name=name)
+                    return answer._replace(name=name, expired=expired)
                 fence = max(fence, answer.fence)
         except BackendUnavailable as error:
             error.doubt |= fence > 0
             raise
-        return Grant(fence, request.ttl_ms)
+        return Grant(fence, request.ttl_ms, expired)
 
     def release_all(self, names: Sequence[str], token: str) -> Released:
         """Release several locks; return the outcome of the first that ``token`` did not hold any more, if any."""

@@ -79,10 +79,10 @@ class SeveralWaiter(Waiter):
         """The waiter for the lock that was busy."""
 
     def acquire(self) -> Grant | Busy:
-        request, busy = self._timed_request(), Busy(None)
+        busy = Busy(None)
         for _ in range(MAX_ATTEMPTS):
             if self._waiter is None:
-                answer = self.backend.acquire(request)
+                answer = self.backend.acquire(self.request)
                 if isinstance(answer, Grant):
                     return answer
                 busy, self._waiter = answer, self._waiter_for(answer.name)
@@ -102,21 +102,16 @@ class SeveralWaiter(Waiter):
             self._waiter = None
         return None
 
-    def mark_last_attempt(self) -> None:
-        super().mark_last_attempt()
-        if self._waiter is not None:
-            self._waiter.mark_last_attempt()
-
     def leave(self) -> None:
         if self._waiter is not None:
             self._waiter.leave()
             self._waiter = None
 
     async def aacquire(self) -> Grant | Busy:
-        request, busy = self._timed_request(), Busy(None)
+        busy = Busy(None)
         for _ in range(MAX_ATTEMPTS):
             if self._waiter is None:
-                answer = await self.backend.aacquire(request)
+                answer = await self.backend.aacquire(self.request)
                 if isinstance(answer, Grant):
                     return answer
                 busy, self._waiter = answer, self._waiter_for(answer.name)
@@ -142,7 +137,7 @@ class SeveralWaiter(Waiter):
             self._waiter = None
 
     def _waiter_for(self, name: str) -> Waiter:
-        return self.backend.store.waiter(self.request._replace(name=name, on_busy=self._final_on_busy))
+        return self.backend.store.waiter(self.request._replace(name=name))
 
 
 def first_failed(outcomes: Sequence[Released]) -> Released:

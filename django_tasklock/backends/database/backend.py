@@ -7,31 +7,20 @@ processes that read a lock as free acquires it, at every isolation level.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 from django.db import transaction
 from django.db.models import Q, QuerySet
 
-from django_tasklock.backends.codec import json_object
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import (
-    CONFLICT,
-    EXPIRED,
-    FORCED,
-    NOTED_FROM,
-    RELEASED as METRIC_RELEASED,
-)
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, DatabaseLeases
-from django_tasklock.backends.database.listing import counts_of, end_each_once, page_of, prune_lapsed, records_of
-from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count, kind_of
+from django_tasklock.backends.database.listing import counts_of, page_of, prune_lapsed, records_of
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rates import DatabaseRates
 from django_tasklock.backends.database.rows import (
-    FIELDS,
     RELEASED,
     Row,
     granted_columns,
@@ -76,9 +65,8 @@ class DatabaseBackend(DatabaseLeases, LockStore):
     def __init__(self, settings: Settings) -> None:
         self.session = Session()
         self.purging = Purging(self.session, self.purge)
-        self.metrics = DatabaseMetrics()
-        self.permits = DatabasePermits(self.metrics)
-        self.rates = DatabaseRates(self.metrics)
+        self.permits = DatabasePermits()
+        self.rates = DatabaseRates()
 
     def rows(self, alias: str) -> QuerySet[Any]:
         return rows_of(alias)
@@ -90,26 +78,18 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 row, now = read_row(alias, key)
                 if row is None:
                     fence = _next_fence(row, now)
-                    with atomic_if_counted(alias, request.kind):
-                        taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
-                        if taken:
-                            self.metrics.granted(alias, request)
+                    taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
                     self.purging.count_row()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
                     fence = _next_fence(row, now)
-                    with atomic_if_counted(alias, request.kind):
-                        taken = unchanged(alias, key, row).update(**granted_columns(request, fence))
-                        if taken:
-                            self.metrics.granted(alias, request, row)
+                    taken = unchanged(alias, key, row).update(**granted_columns(request, fence))
                 elif row.token == request.token:
                     fence = row.fence
                     taken = unchanged(alias, key, row).update(expires_at=Now() + request.ttl_ms)
                 else:
-                    self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                     return Busy(row.record(), row.expires_at - now)
                 if taken:
-                    self.metrics.hold_starts.begin(request)
-                    return Grant(fence, request.ttl_ms)
+                    return Grant(fence, request.ttl_ms, int(row is not None and row.lapsed))
             return Busy(None, 0)
 
         self.purge_if_due(ACQUIRE_FACTOR)
@@ -126,7 +106,6 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                         for own, kept, _ in seen:
                             if kept is not None and _is_held_by(kept, request):
                                 self._released(alias, key_of(own), request.token)
-                        self.metrics.refused(alias, f"{CONFLICT}:{request.on_busy}", request)
                         return Busy(row.record(), row.expires_at - now, name)
                 # One fence for all, greater than the last of each; a repeated request keeps the fence it was granted.
                 fence = max(
@@ -142,8 +121,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 for _, row, _ in seen:
                     if row is None:
                         self.purging.count_row()
-                self.metrics.hold_starts.begin(request)
-                return Grant(fence, request.ttl_ms)
+                return Grant(fence, request.ttl_ms, sum(row is not None and row.lapsed for _, row, _ in seen))
             return Busy(None, 0, names[0])
 
         self.purge_if_due(ACQUIRE_FACTOR)
@@ -162,8 +140,6 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 taken = same.update(**granted_columns(request, fence))
         if not taken:
             raise _RowChanged
-        if row is None or not _is_held_by(row, request):
-            self.metrics.granted(alias, request, row)
 
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
@@ -181,21 +157,8 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         return outcome
 
     def _released(self, alias: str, key: str, token: str) -> bool:
-        """Release the lock and count the release. Return whether ``token`` held it."""
-        held, known = self.held(alias, key=key, token=token), self.metrics.hold_starts.end(token)
-        if known is not None and (known[0] is None or known[1] < NOTED_FROM):
-            with atomic_if_counted(alias, known[0]):
-                done = held.update(**RELEASED) > 0
-                if done:
-                    self.metrics.write(alias, count(METRIC_RELEASED, *known))
-            return done
-        row, _ = read_row(alias, key)  # the hold is to be recorded, or belongs to another process
-        kind = None if row is None else kind_of(json_object(row.holder))
-        with atomic_if_counted(alias, kind):
-            done = held.update(**RELEASED) > 0
-            if done and row is not None:
-                self.metrics.ended(alias, row, METRIC_RELEASED)
-        return done
+        """Release the lock. Return whether ``token`` held it."""
+        return self.held(alias, key=key, token=token).update(**RELEASED) > 0
 
     def get(self, name: str) -> Record | None:
         row, _ = self.session.run(lambda alias, again: read_row(alias, key_of(name)), name=name, write=False)
@@ -225,8 +188,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
     def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
         def verb(alias: str, again: bool) -> Pruned:
-            count_expired = partial(self.metrics.expired, alias)
-            return prune_lapsed(rows_of(alias), limit, lapsed_before, prefix, offset, count_expired)
+            return prune_lapsed(rows_of(alias), limit, lapsed_before, prefix, offset)
 
         return self.session.run(verb)
 
@@ -235,11 +197,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             row, _ = read_row(alias, key_of(name))
             while row is not None and row.expires_at > 0 and token in (None, row.token):
                 same = rows_of(alias).filter(key=key_of(name), token=row.token, fence=row.fence, expires_at__gt=0)
-                with atomic_if_counted(alias, kind_of(json_object(row.holder))):
-                    removed = same.update(token="", **RELEASED)  # even if it was renewed meanwhile
-                    if removed:
-                        self.metrics.ended(alias, row, FORCED if row.live else EXPIRED)
-                if removed:
+                if same.update(token="", **RELEASED):  # even if it was renewed meanwhile
                     return row.record() if row.live else None
                 row, _ = read_row(alias, key_of(name))
             return None
@@ -265,13 +223,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             deleted = 0
             for old in (released, lapsed):
                 rows = rows_of(alias).filter(old)
-                if old is lapsed:
-                    found = rows.order_by("expires_at").annotate(now=Now()).values_list("key", *FIELDS, "now")[:limit]
-                    expired = [(key, Row(*values)) for key, *values in found]
-                    deleted += end_each_once(
-                        rows, expired, lambda some: some.delete()[0], partial(self.metrics.expired, alias)
-                    )
-                elif keys := list(rows.order_by("expires_at").values_list("key", flat=True)[:limit]):
+                if keys := list(rows.order_by("expires_at").values_list("key", flat=True)[:limit]):
                     deleted += rows.filter(key__in=keys).delete()[0]
             return deleted
 

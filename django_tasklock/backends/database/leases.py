@@ -10,7 +10,6 @@ from typing import Any
 from django.db.models import QuerySet
 
 from django_tasklock.backends.contract.leases import LeaseStore
-from django_tasklock.backends.database.metrics import DatabaseMetrics
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.db.clock import Now
@@ -26,7 +25,6 @@ class DatabaseLeases(LeaseStore):
 
     session: Session
     purging: Purging
-    metrics: DatabaseMetrics
     has_release_requests: bool = False
     """Whether the rows store requests that the holder release."""
 
@@ -39,9 +37,8 @@ class DatabaseLeases(LeaseStore):
         return self.rows(alias).filter(expires_at__gt=Now(), **which)
 
     def purge_if_due(self, factor: int = 1) -> None:
-        """Delete old rows and fold counts if enough rows were added: see ``Purging``."""
+        """Delete old rows if enough rows were added: see ``Purging``."""
         self.purging.purge_if_due(factor)
-        self.metrics.purging.purge_if_due(factor)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         def verb(alias: str, again: bool) -> bool:

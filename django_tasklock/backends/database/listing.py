@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-
-from django.db import transaction
 from django.db.models import Count, Q, QuerySet
 
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
@@ -62,53 +59,15 @@ def counts_of(rows: QuerySet[LockRow]) -> Counts:
     return Counts(no_expiry=0, **rows.filter(expires_at__gt=0).aggregate(**numbers))
 
 
-def prune_lapsed(
-    rows: QuerySet[LockRow],
-    limit: int,
-    before: int | None,
-    prefix: str,
-    offset: int,
-    expired: Callable[[list[Row]], object],
-) -> Pruned:
+def prune_lapsed(rows: QuerySet[LockRow], limit: int, before: int | None, prefix: str, offset: int) -> Pruned:
     """Mark orphaned locks as released: the purge deletes their rows after an hour, and their fences grow until then."""
     lapsed = rows.filter(ORPHANED)
     if before is not None:
         lapsed = lapsed.filter(expires_at__lte=before)
     page = lapsed.order_by("expires_at", "key")[offset : offset + limit].annotate(now=Now())
     looked = [(key, Row(*values)) for key, *values in page.values_list("key", *FIELDS, "now")]
-    gone = [(key, row) for key, row in looked if row.record().name.startswith(prefix)]
-
-    def end(found: QuerySet[LockRow]) -> int:
-        return found.update(token="", **RELEASED)
-
-    return Pruned(end_each_once(lapsed, gone, end, expired), len(looked) - len(gone))
-
-
-def end_each_once(
-    rows: QuerySet[LockRow],
-    gone: Sequence[tuple[str, Row]],
-    end: Callable[[QuerySet[LockRow]], int],
-    counted: Callable[[list[Row]], object],
-) -> int:
-    """End these rows if they still have the token that was read, many by one statement, and count each that was.
-
-    Return the number of rows that this call has ended. ``counted`` is called in the transaction that ends the rows.
-    """
+    gone = [key for key, row in looked if row.record().name.startswith(prefix)]
     ended = 0
     for start in range(0, len(gone), CHUNK):  # SQLite allows few parameters
-        part = gone[start : start + CHUNK]
-        with transaction.atomic(using=rows.db):
-            wanted = [row.token for _, row in part]
-            if whole := end(rows.filter(key__in=[key for key, _ in part], token__in=wanted)) == len(part):
-                counted([row for _, row in part])
-            else:
-                transaction.set_rollback(True, using=rows.db)
-        if whole:
-            ended += len(part)
-            continue
-        for key, row in part:  # another process has ended some of them meanwhile
-            with transaction.atomic(using=rows.db):
-                if end(rows.filter(key=key, token=row.token)):
-                    counted([row])
-                    ended += 1
-    return ended
+        ended += lapsed.filter(key__in=gone[start : start + CHUNK]).update(token="", **RELEASED)
+    return Pruned(ended, len(looked) - len(gone))

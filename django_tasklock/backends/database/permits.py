@@ -13,18 +13,8 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet, Value
 
-from django_tasklock.backends.codec import json_object
-from django_tasklock.backends.contract.metrics import (
-    GRANTED,
-    GRANTED_LATE,
-    PERMIT_EXPIRED,
-    PERMIT_FORCED,
-    PERMIT_RELEASED,
-    REFUSED,
-)
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, DatabaseLeases
-from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count, kind_of
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import FIELDS, Row, holder_text
@@ -43,10 +33,9 @@ class DatabasePermits(DatabaseLeases, Permits):
     Waiters poll, in no order.
     """
 
-    def __init__(self, metrics: DatabaseMetrics) -> None:
+    def __init__(self) -> None:
         self.session = Session(PermitRow, "permit")
         self.purging = Purging(self.session, self.purge)
-        self.metrics = metrics
 
     def rows(self, alias: str) -> QuerySet[Any]:
         return permits(alias)
@@ -66,15 +55,14 @@ class DatabasePermits(DatabaseLeases, Permits):
                     if held.update(expires_at=Now() + request.ttl_ms) or held.exists():
                         return Grant(mine.fence, request.ttl_ms)
                 elif len(live) >= request.limit:
-                    self.metrics.refused(alias, REFUSED, request)
                     return busy(live)
                 else:
                     if last is None:
                         self.purging.count_row()
                     fence = max((last or 0) + 1, now * 1000)
-                    if admit(alias, key, request, last, fence, [row for row in rows if not row.live], self.metrics):
-                        self.metrics.hold_starts.begin(request)
-                        return Grant(fence, request.ttl_ms)
+                    lapsed = [row.token for row in rows if not row.live]
+                    if admit(alias, key, request, last, fence, lapsed):
+                        return Grant(fence, request.ttl_ms, len(lapsed))
             return busy(live)
 
         self.purge_if_due(ACQUIRE_FACTOR)
@@ -83,18 +71,9 @@ class DatabasePermits(DatabaseLeases, Permits):
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             mine = permits(alias).filter(token=token, key=key_of(name))
-            kind, held_for = self.metrics.hold_starts.end(token) or (None, 0)
-            with atomic_if_counted(alias, kind):
-                done = mine.filter(expires_at__gt=Now()).delete()[0]
-                if done:
-                    self.metrics.write(alias, count(PERMIT_RELEASED, kind, held_for))
-            if done:
+            if mine.filter(expires_at__gt=Now()).delete()[0]:
                 return Released.RELEASED
-            with atomic_if_counted(alias, kind):
-                lapsed = mine.delete()[0]
-                if lapsed:
-                    self.metrics.write(alias, count(PERMIT_EXPIRED, kind))
-            return Released.GONE if lapsed or not again else Released.RELEASED
+            return Released.GONE if mine.delete()[0] or not again else Released.RELEASED
 
         outcome = self.session.run(verb, name=name)
         self.purge_if_due()
@@ -120,11 +99,7 @@ class DatabasePermits(DatabaseLeases, Permits):
         def verb(alias: str, again: bool) -> Record | None:
             mine = permits(alias).filter(token=token, key=key_of(name))
             rows = read_permits(mine)
-            kind = kind_of(json_object(rows[0].holder)) if rows else None
-            with atomic_if_counted(alias, kind):
-                removed = mine.delete()[0]  # even if it was renewed meanwhile
-                if removed and rows:
-                    self.metrics.write(alias, count(PERMIT_FORCED if rows[0].live else PERMIT_EXPIRED, kind))
+            removed = mine.delete()[0]  # even if it was renewed meanwhile
             return rows[0].record() if rows and rows[0].live and removed else None
 
         return self.session.run(verb, name=name)
@@ -183,16 +158,8 @@ def busy(live: list[Row]) -> Busy:
     return Busy(None, 0) if first is None else Busy(first.record(), first.expires_at - first.now)
 
 
-def admit(
-    alias: str,
-    key: str,
-    request: AcquireRequest,
-    last: int | None,
-    fence: int,
-    lapsed: list[Row],
-    metrics: DatabaseMetrics,
-) -> bool:
-    """Grant a permit, unless another one was granted since ``last`` was read."""
+def admit(alias: str, key: str, request: AcquireRequest, last: int | None, fence: int, lapsed: list[str]) -> bool:
+    """Grant a permit, unless another one was granted since ``last`` was read. ``lapsed``: the tokens to delete."""
     row = PermitRow(
         token=request.token,
         key=key,
@@ -209,11 +176,8 @@ def admit(
             elif not limiters(alias).filter(key=key, fence=last).update(fence=fence):
                 return False
             if lapsed:  # a concurrent acquire cannot count them as well: only this one has changed the limiter's row
-                permits(alias).filter(token__in=[old.token for old in lapsed], expires_at__lte=Now()).delete()
+                permits(alias).filter(token__in=lapsed, expires_at__lte=Now()).delete()
             permits(alias).bulk_create([row])  # unlike save(): no signals to receivers meant for other models
-            granted = GRANTED if request.waited is None else GRANTED_LATE
-            ended = [count(PERMIT_EXPIRED, kind_of(json_object(old.holder))) for old in lapsed]
-            metrics.write(alias, count(granted, request.kind, request.waited), *ended)
     except IntegrityError:
         return False
     return True

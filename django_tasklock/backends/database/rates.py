@@ -15,7 +15,6 @@ from typing import TypeVar
 from django.db.models import Max, QuerySet
 
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
-from django_tasklock.backends.database.metrics import DatabaseMetrics, atomic_if_counted, count
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
@@ -34,17 +33,15 @@ MAX_RACE = 10.0  # seconds for which an operation may lose the race for a row
 class DatabaseRates(RateStore):
     """Rate limits by the database's clock, in milliseconds. Operations that write refuse to run inside ``atomic()``."""
 
-    def __init__(self, metrics: DatabaseMetrics) -> None:
+    def __init__(self) -> None:
         self._session = Session(RateRow, "rate limit")
         self.purging = Purging(self._session, self.purge)
-        self._metrics = metrics
 
-    def run(self, terms: Terms, verb: Callable[[RateBook, bool], T], write: bool = True, counted: bool = False) -> T:
+    def run(self, terms: Terms, verb: Callable[[RateBook, bool], T], write: bool = True) -> T:
         """Run ``verb(book, again)`` on the limiter's book, store the changed book, and return the result.
 
-        ``again``: an earlier attempt may have been executed. ``counted``: count the result in the same transaction.
+        ``again``: an earlier attempt may have been executed.
         """
-        kind = None
 
         def attempt(alias: str, again: bool) -> T:
             key, ends = key_of(terms.name), time.monotonic() + MAX_RACE
@@ -61,14 +58,10 @@ class DatabaseRates(RateStore):
                 written = {"state": book.state.to_json(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
                     self.purging.count_row()
-                with atomic_if_counted(alias, kind):
-                    if not version:
-                        done = insert(alias, RateRow(key=key, name=in_ascii(terms.name), version=1, **written))
-                    else:
-                        same = rows_of(alias).filter(key=key, version=version)
-                        done = same.update(version=version + 1, **written) > 0
-                    if done and kind is not None and (event := ledger_verbs.event_of(answer)) is not None:
-                        self._metrics.write(alias, count(event[0], kind, event[1]))
+                    done = insert(alias, RateRow(key=key, name=in_ascii(terms.name), version=1, **written))
+                else:
+                    same = rows_of(alias).filter(key=key, version=version)
+                    done = same.update(version=version + 1, **written) > 0
                 if done:
                     return answer
                 if time.monotonic() > ends:
@@ -79,15 +72,12 @@ class DatabaseRates(RateStore):
         answer = self._session.run(attempt, name=terms.name, write=write)
         if write:
             self.purging.purge_if_due()
-            self._metrics.purging.purge_if_due()
         return answer
 
     def reserve(
         self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
-        return self.run(
-            terms, lambda book, again: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume), counted=True
-        )
+        return self.run(terms, lambda book, again: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume))
 
     def resume(
         self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
@@ -110,15 +100,13 @@ class DatabaseRates(RateStore):
         return self.run(terms, verb)
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        return self.run(
-            terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, edition), counted=True
-        )
+        return self.run(terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, edition))
 
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, edition, actual))
 
     def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
-        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, max_length), counted=True)
+        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, max_length))
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book, again: ledger_verbs.pause(book, length))

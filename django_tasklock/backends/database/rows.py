@@ -41,6 +41,11 @@ class Row(NamedTuple):
         """Whether the lease has not expired."""
         return self.expires_at > self.now
 
+    @property
+    def lapsed(self) -> bool:
+        """Whether the lease has expired and was not released."""
+        return 0 < self.expires_at <= self.now
+
     def record(self) -> Record:
         """Return the row as the contract's record."""
         holder = json_object(self.holder)
@@ -97,9 +102,8 @@ def granted_columns(request: AcquireRequest, fence: int) -> dict[str, Any]:
 
 
 def holder_text(request: AcquireRequest) -> str:
-    """Return the holder as it is stored: JSON, with the name and the kind."""
-    kind = {} if request.kind is None else {"kind": request.kind}
-    return json.dumps({**json_object(request.holder), **kind, "name": request.name})
+    """Return the holder as it is stored: JSON, with the name."""
+    return json.dumps({**json_object(request.holder), "name": request.name})
 
 
 def insert(alias: str, row: Model) -> bool:

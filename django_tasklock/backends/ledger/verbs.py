@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from django_tasklock.backends.contract.metrics import CANCELLED, GRANTED, GRANTED_LATE, PUSHBACK, REFUSED
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Usage, WindowUnits
 from django_tasklock.backends.ledger.book import (
     FULL_SHARE,
@@ -255,19 +254,3 @@ def as_booked(book: RateBook, slot: int, in_line: bool = False) -> Booked:
     wait = book.time_until(floor_to_grid(slot))
     edition = book.edition + in_line
     return Booked(slot, wait, edition, book.get("off"), book.time + wait, book.rebuilt, must_resume=in_line)
-
-
-def event_of(answer: object) -> tuple[str, int | None] | None:
-    """Return the event to count for the result of an operation, and the milliseconds of a wait; ``None``: no event.
-
-    A booking is counted when it is made, with the wait of that moment. Later changes are not counted, except that it is
-    cancelled.
-    """
-    if isinstance(answer, Booked):
-        wait = max(0, answer.wait) // 1000
-        return (GRANTED_LATE, wait) if wait else (GRANTED, None)
-    if isinstance(answer, Refused):
-        return REFUSED, None
-    if isinstance(answer, Penalty):
-        return PUSHBACK, None
-    return (CANCELLED, None) if answer is True else None

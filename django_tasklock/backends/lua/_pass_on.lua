@@ -7,7 +7,7 @@ end
 -- Hand a free lock to the longest waiter that is alive: as a short lease, which its first
 -- renewal extends to a full lease. A waiter whose channel has no subscriber is dead.
 -- `head`: the entry that was popped from the queue already, if any.
--- Reply: the token that has the lock now (`self` if it is the caller's turn), or nil; and its rank.
+-- Reply: the token that has the lock now (`self` if it is the caller's turn), or nil.
 local function pass_on(self, head)
   local now, micros = clock()
   while true do
@@ -22,8 +22,8 @@ local function pass_on(self, head)
         return nil
       end
       redis.call('HDEL', SEEN, token)
-      if fence and there then grant(fence, now, token, ttl, hold, holder, waited_since(head[2], now)) end
-      if there then return token, head[2] end
+      if fence and there then grant(fence, now, token, ttl, hold, holder) end
+      if there then return token end
     end
     head = nil
   end

@@ -1,4 +1,4 @@
--- Shared by the scripts of permits, which also use clock, fence, counts and waiters. Not an operation.
+-- Shared by the scripts of permits, which also use clock, fence and waiters. Not an operation.
 --
 -- Members are tokens, scored by the expiry of their leases; a hash has by token the same value as a lock (acquire.lua),
 -- with "fence" as the order of the grants. No key expires while a member may have a permit: expired members are removed
@@ -18,23 +18,17 @@ local function remove_member(token)
   redis.call('HDEL', KEYS[2], token)
 end
 
-local function kind_of(value)
-  return value and string.match(value, '"holder":{"kind":"([^"]*)"')
-end
-
--- Remove the members whose lease has run out. To be called first.
+-- Remove the members whose lease has run out. To be called first. Reply: how many.
 local function drop_expired(now)
-  count_at(KEYS[3], now)
+  local number = 0
   local gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
   while gone[1] do
-    for _, value in ipairs(redis.call('HMGET', KEYS[2], unpack(gone))) do
-      local kind = kind_of(value)
-      if kind then count('limit.expired', kind) end
-    end
+    number = number + #gone
     redis.call('ZREM', KEYS[1], unpack(gone))
     redis.call('HDEL', KEYS[2], unpack(gone))
     gone = redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', now, 'LIMIT', 0, 1000)
   end
+  return number
 end
 
 -- Let the keys live for at least `hold` ms; their expiry is only for limiters that are not used again.
@@ -47,18 +41,12 @@ local function extend_keys(now, hold)
   end
 end
 
--- Grant a permit. `waited` in ms; nil: it has not waited.
-local function admit(fence, now, token, ttl, hold, holder, waited)
+-- Grant a permit. Reply: the fence, as a number.
+local function admit(fence, now, token, ttl, hold, holder)
   redis.call('ZADD', KEYS[1], now + ttl, token)
   redis.call('HSET', KEYS[2], token, '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now ..
     ',"fence":' .. fence .. ',"until":' .. (now + hold) .. '}')
   extend_keys(now, hold)
-  local kind = string.match(holder, '^{"kind":"([^"]*)"')
-  if kind and waited then
-    count_time('limit.waited', kind, waited)
-  elseif kind then
-    count('limit.granted', kind)
-  end
   local number = tonumber(fence)
   if number % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[5], '-inf', now) end
   return number
@@ -67,15 +55,14 @@ end
 -- Grant free permits to the longest waiters that are alive: as short leases, which their first renewals extend to full
 -- leases. Strictly in order: the first waiter blocks those behind it, even if their limits are greater, unless it is
 -- dead, which is only checked for a caller whose limit `wanted` leaves a permit free.
--- Reply: `self` if it is the caller's turn, or nil; and the ms that it has waited.
+-- Reply: `self` if it is the caller's turn, or nil.
 local function grant_free(self, wanted)
   local now, micros = clock()
   while true do
-    local head = redis.call('ZRANGE', KEYS[4], 0, 0, 'WITHSCORES')
+    local head = redis.call('ZRANGE', KEYS[4], 0, 0)
     if not head[1] then return nil end
     local token, channel, ttl, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
     local taken = redis.call('ZCARD', KEYS[1])
-    local waited = math.max(0, math.floor(now - tonumber(head[2]) / 1000))
     if not token then
       redis.call('ZREM', KEYS[4], head[1]) -- an unreadable entry
     elseif taken >= tonumber(limit) then
@@ -84,13 +71,13 @@ local function grant_free(self, wanted)
       leave_queue(token, head[1])
     elseif token == self then
       leave_queue(token, head[1])
-      return token, waited
+      return token
     else
       local fence = tick(micros)
       local there = notify(token, channel, token .. ' ' .. fence, now)
       if there == nil then return nil end -- the waiters poll
       leave_queue(token, head[1])
-      if there then admit(fence, now, token, ttl, hold, holder, waited) end
+      if there then admit(fence, now, token, ttl, hold, holder) end
     end
   end
 end

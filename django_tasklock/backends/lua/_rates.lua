@@ -60,15 +60,6 @@ if string.sub(ARGV[5], 1, 4) == 'soon' then
         else
           redis.call('HSET', KEYS[1], 'last', stamp, 'n:' .. key, used + units)
         end
-        if string.find(ARGV[5], '+', 5, true) then
-          local counts = string.sub(KEYS[3], 1, -6) .. 'counts:' .. math.floor(time / 3600000000)
-          local limiter = string.gsub(ARGV[6], ':tenant:.*$', ':tenant')
-          if redis.pcall('HINCRBY', counts, 'limit.granted|' .. limiter, 1) == 1 then
-            -- use: counts
-            count_at(KEYS[3], time / 1000)
-            check_hour_count(1, counts, 'limit.granted|' .. limiter, '1')
-          end
-        end
         local due = at + off
         return string.format('1 %s %.0f %s %.0f %.0f 0 0 0', stamp, due - time, got[3], off, due)
       end

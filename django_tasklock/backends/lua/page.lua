@@ -37,8 +37,6 @@ if ARGV[2] == 'index' then
   end
   if sound then return {now, size, last < size and last or -1, '', '', found, values} end
 end
--- use: counts
-count_at(KEYS[1], now)
 local which, order, down = ARGV[1], ARGV[2], ARGV[3] ~= ''
 local offset, limit, most, PART = tonumber(ARGV[4]), tonumber(ARGV[5]), tonumber(ARGV[9]), tonumber(ARGV[10])
 local text, waited, looks = ARGV[11], ARGV[12] ~= '', ARGV[11] ~= '' or ARGV[12] ~= '' or #ARGV > 12
@@ -98,7 +96,6 @@ local function check_entry(key, score, value)
   if not value then
     if which == 'orphaned' then return score - now, true end
     redis.call('ZREM', KEYS[1], key) -- deleted by hand or evicted, not lapsed
-    count_gone(name_of(key), score)
     return 0, false
   end
   local left = redis.call('PTTL', key)
@@ -158,7 +155,6 @@ local function part(start)
         members[#members + 1], found[#found + 1] = page[i], value
       else
         gone[#gone + 1] = page[i]
-        count_gone(name_of(page[i]), math.huge)
       end
     end
     if gone[1] then redis.call('ZREM', KEYS[1], unpack(gone)) end

@@ -1,27 +1,27 @@
 -- Take a permit, if fewer than the limit are taken or this token has one; join the queue if asked to.
 -- KEYS: see _permits.lua
--- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 limit, 6 on_busy, if a refusal is to be counted ('': not yet),
---       7 queue entry ('' or absent: do not wait), 8 rank in the queue ('' or absent: the last), 9 '1': it is
---       subscribed to its channel
--- Reply: granted: fence; busy: {ms left of the lease that ends first, that member's value or nil, now ms,
---        rank if it waits}
--- use: values clock fence counts waiters permits
-local token, entry = ARGV[1], ARGV[7] or ''
+-- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 limit, 6 queue entry ('' or absent: do not wait),
+--       7 rank in the queue ('' or absent: the last), 8 '1': it is subscribed to its channel
+-- Reply: granted: {fence, expired}; busy: {ms left of the lease that ends first, that member's value or nil, now ms,
+--        expired, rank if it waits}. expired: how many leases were found to have run out
+-- use: values clock fence waiters permits
+local token, entry = ARGV[1], ARGV[6] or ''
 local now, micros = clock()
 even_if_full(KEYS[4])
-drop_expired(now)
+local expired = drop_expired(now)
 local mine = redis.call('HGET', KEYS[2], token)
 local queued = not mine and redis.call('EXISTS', KEYS[4]) == 1
 if queued then
-  if entry ~= '' then join_queue(token, entry, ARGV[8], ARGV[9], now, micros) end
-  local whose, waited = grant_free(token, tonumber(ARGV[5]))
-  if whose == token then return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4], waited) end
+  if entry ~= '' then join_queue(token, entry, ARGV[7], ARGV[8], now, micros) end
+  if grant_free(token, tonumber(ARGV[5])) == token then
+    return {admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]), expired}
+  end
   mine = redis.call('HGET', KEYS[2], token)
 end
 if mine then
   redis.call('ZADD', KEYS[1], now + tonumber(ARGV[2]), token)
   if entry ~= '' then leave_queue(token, entry) end
-  return tonumber(string.match(mine, ',"fence":(%d+),"until":%d+}$'))
+  return {tonumber(string.match(mine, ',"fence":(%d+),"until":%d+}$')), expired}
 end
 local taken = redis.call('ZCARD', KEYS[1])
 if taken < tonumber(ARGV[5]) then
@@ -29,12 +29,10 @@ if taken < tonumber(ARGV[5]) then
   local first = queued and redis.call('ZRANGE', KEYS[4], 0, 0)[1]
   if not first or taken < tonumber(string.match(first, '(%d+)$') or 0) then
     if entry ~= '' then leave_queue(token, entry) end
-    return admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4])
+    return {admit(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]), expired}
   end
 end
-local rank = entry ~= '' and join_queue(token, entry, ARGV[8], ARGV[9], now, micros) or nil
-local kind = ARGV[6] ~= '' and string.match(ARGV[4], '^{"kind":"([^"]*)"')
-if kind then count('limit.refused', kind) end
+local rank = entry ~= '' and join_queue(token, entry, ARGV[7], ARGV[8], now, micros) or nil
 local next = redis.call('ZRANGE', KEYS[1], 0, 0, 'WITHSCORES')
-if not next[1] then return {1000, false, now, rank} end
-return {tonumber(next[2]) - now, redis.call('HGET', KEYS[2], next[1]), now, rank}
+if not next[1] then return {1000, false, now, expired, rank} end
+return {tonumber(next[2]) - now, redis.call('HGET', KEYS[2], next[1]), now, expired, rank}

@@ -2,7 +2,7 @@
 -- KEYS: see _permits.lua
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms
 -- Reply: 1 extended, 0 the token has no permit
--- use: values clock fence counts waiters permits
+-- use: values clock fence waiters permits
 local now = clock()
 drop_expired(now)
 even_if_full(KEYS[1])

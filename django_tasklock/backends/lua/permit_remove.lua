@@ -2,15 +2,13 @@
 -- KEYS: see _permits.lua
 -- ARGV: 1 token
 -- Reply: nil if that token has none, else {ms left, value, now ms, number of waiters}
--- use: clock fence counts waiters permits
+-- use: clock fence waiters permits
 local now = clock()
 drop_expired(now)
 local value = redis.call('HGET', KEYS[2], ARGV[1])
 if not value then return false end
 local reply = {redis.call('ZSCORE', KEYS[1], ARGV[1]) - now, value, now, redis.call('ZCARD', KEYS[4])}
 remove_member(ARGV[1])
-local kind = kind_of(value)
-if kind then count('limit.forced', kind) end
 grant_free()
 forget_if_empty()
 return reply

@@ -3,9 +3,8 @@
 -- ARGV: 1 how many to examine, 2 ms since 1970 before which they must have expired ('': now), 3 key prefix,
 --       4 how many to skip, from the oldest on
 -- Reply: {how many were dropped, how many stay because of the prefix}
--- use: clock counts former
+-- use: clock
 local now = clock()
-count_at(KEYS[1], now)
 local before = string.format('%.0f', math.min(now, tonumber(ARGV[2]) or now))
 local gone, stay = {}, 0
 for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', before, 'LIMIT', ARGV[4], ARGV[1])) do
@@ -21,12 +20,6 @@ for _, key in ipairs(redis.call('ZRANGEBYSCORE', KEYS[1], '-inf', before, 'LIMIT
   end
 end
 for i = 1, #gone, 1000 do
-  local last = math.min(i + 999, #gone)
-  for j = i, last do
-    local score = redis.call('ZSCORE', KEYS[1], gone[j])
-    count_gone(name_of(gone[j]), score)
-  end
-  redis.call('ZREM', KEYS[1], unpack(gone, i, last))
+  redis.call('ZREM', KEYS[1], unpack(gone, i, math.min(i + 999, #gone)))
 end
-expire_former(KEYS[1])
 return {#gone, stay}

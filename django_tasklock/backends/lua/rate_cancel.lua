@@ -10,6 +10,4 @@ end
 mark_given_back(slot)
 if slot > now() then give_back(slot, cost) else remove_units(slot, cost) end
 finish()
--- use: rate_counts
-count_limit('cancelled')
 return 1

@@ -15,6 +15,4 @@ if min_share > 0 and time >= get('changed') + adaptation_interval then
   set('spent', 0)
 end
 finish()
--- use: rate_counts
-count_limit('pushback')
 return {math.max(0, get('until') - time), get('share')}

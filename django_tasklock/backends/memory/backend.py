@@ -7,10 +7,8 @@ from collections.abc import Sequence
 from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import CONFLICT, EXPIRED, FORCED, RELEASED
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, Which
 from django_tasklock.backends.memory.leases import MemoryLeases
-from django_tasklock.backends.memory.metrics import MemoryMetrics
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
@@ -26,7 +24,6 @@ class MemoryBackend(MemoryLeases, LockStore):
     def __init__(self, settings: Settings) -> None:
         self.permits = MemoryPermits()
         self.rates = MemoryRates()
-        self.metrics = MemoryMetrics(store)
 
     @property
     def queues(self) -> dict[str, deque[QueuedWaiter]]:
@@ -34,17 +31,17 @@ class MemoryBackend(MemoryLeases, LockStore):
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
+            before = store.held.get(request.name)
+            expired = int(before is not None and before.expires <= store.now())
             held = store.current(request.name)
             if held is None or (request.supersedes and held.token == request.supersedes):
                 held = store.grant(request, request.ttl_ms)
             elif held.token == request.token:
                 held.expires = store.now() + request.ttl_ms
             else:
-                if request.on_busy:
-                    store.counts.add(store.now(), f"{CONFLICT}:{request.on_busy}", request.kind)
                 record = store.record(request.name, held)
-                return Busy(record, record.ttl)
-            return Grant(held.fence, request.ttl_ms)
+                return Busy(record, record.ttl, expired=expired)
+            return Grant(held.fence, request.ttl_ms, expired)
 
     def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
@@ -74,7 +71,7 @@ class MemoryBackend(MemoryLeases, LockStore):
                 return Released.GONE
             if held.token != token:
                 return Released.NOT_YOURS
-            store.free(name, RELEASED)
+            store.free(name)
             return Released.RELEASED
 
     def get(self, name: str) -> Record | None:
@@ -117,7 +114,7 @@ class MemoryBackend(MemoryLeases, LockStore):
             examined = [name for _, name in lapsed[offset : offset + limit]]
             removed = [name for name in examined if name.startswith(prefix)]
             for name in removed:
-                store.free(name, EXPIRED)
+                store.free(name)
             return Pruned(len(removed), len(examined) - len(removed))
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
@@ -127,7 +124,7 @@ class MemoryBackend(MemoryLeases, LockStore):
             if held is None or token not in (None, held.token):
                 return None
             record = store.record(name, held)
-            store.free(name, FORCED if live else EXPIRED)
+            store.free(name)
             return record if live else None
 
 

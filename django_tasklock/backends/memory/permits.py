@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 
-from django_tasklock.backends.contract.metrics import GRANTED, PERMIT_FORCED, PERMIT_RELEASED, REFUSED
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.memory.leases import MemoryLeases
@@ -21,30 +20,29 @@ class MemoryPermits(MemoryLeases, Permits):
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         with store.mutex:
+            now = store.now()
+            expired = sum(held.expires <= now for held in store.permits.get(request.name, {}).values())
             taken = store.serve(request.name)
             held = taken.get(request.token)
             if held is not None:
-                held.expires = store.now() + request.ttl_ms
-                return Grant(held.fence, request.ttl_ms)
+                held.expires = now + request.ttl_ms
+                return Grant(held.fence, request.ttl_ms, expired)
             if len(taken) < request.limit and not store.permit_queues.get(request.name):
                 held = store.permits.setdefault(request.name, taken)[request.token] = store.new_lease(
                     request, request.ttl_ms
                 )
-                store.counts.add(store.now(), GRANTED, request.kind)
-                return Grant(held.fence, request.ttl_ms)
-            if request.on_busy:
-                store.counts.add(store.now(), REFUSED, request.kind)
+                return Grant(held.fence, request.ttl_ms, expired)
             first = min(taken.values(), key=lambda held: held.expires, default=None)
             if first is None:
-                return Busy(None, 1000)
+                return Busy(None, 1000, expired=expired)
             record = store.record(request.name, first, store.permit_queues)
-            return Busy(record, record.ttl)
+            return Busy(record, record.ttl, expired=expired)
 
     def owned(self, name: str, token: str) -> StoredLease | None:
         return store.serve(name).get(token)
 
     def release(self, name: str, token: str) -> Released:
-        return Released.RELEASED if self._remove(name, token, PERMIT_RELEASED) else Released.GONE
+        return Released.RELEASED if self.remove(name, token) else Released.GONE
 
     def members(self, name: str) -> list[Record]:
         with store.mutex:
@@ -56,17 +54,12 @@ class MemoryPermits(MemoryLeases, Permits):
             return store.queued(name, store.permit_queues, limit)
 
     def remove(self, name: str, token: str) -> Record | None:
-        return self._remove(name, token, PERMIT_FORCED)
-
-    def _remove(self, name: str, token: str, how: str) -> Record | None:
         with store.mutex:
             held = store.serve(name).get(token)
             if held is None:
                 return None
             record = store.record(name, held, store.permit_queues)
             del store.permits[name][token]
-            held_for = record.now - held.at if how == PERMIT_RELEASED else None
-            store.counts.add(record.now, how, held.kind, held_for)
             store.serve(name)
             return record
 

@@ -53,13 +53,7 @@ class MemoryRates(RateStore):
     def reserve(
         self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
-        return self._counted(
-            terms, self.run(terms, lambda book: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume))
-        )
-
-    def _counted(self, terms: Terms, answer: T) -> T:
-        """Count the result of an operation, unless the books are separate ones; return it."""
-        return answer
+        return self.run(terms, lambda book: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume))
 
     def resume(
         self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
@@ -72,14 +66,13 @@ class MemoryRates(RateStore):
         return self.run(terms, lambda book: ledger_verbs.exchange(book, cost, slots, edition, max_wait, leeway))
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        cancelled = self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, edition))
-        return self._counted(terms, cancelled)
+        return self.run(terms, lambda book: ledger_verbs.cancel(book, cost, slot, edition))
 
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
         return self.run(terms, lambda book: ledger_verbs.settle(book, cost, slot, edition, actual))
 
     def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
-        return self._counted(terms, self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, max_length)))
+        return self.run(terms, lambda book: ledger_verbs.penalize(book, pushback, max_length))
 
     def pause(self, terms: Terms, length: int) -> None:
         self.run(terms, lambda book: ledger_verbs.pause(book, length))

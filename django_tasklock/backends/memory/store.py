@@ -11,19 +11,8 @@ from itertools import islice
 from typing import Protocol
 
 from django_tasklock.backends.codec import holder_of, json_object
-from django_tasklock.backends.contract.metrics import (
-    ACQUIRED,
-    EXPIRED,
-    GRANTED_LATE,
-    PERMIT_EXPIRED,
-    RELEASED,
-    TRANSFERRED,
-    WAITED,
-    HoldRecord,
-)
 from django_tasklock.backends.contract.queries import Queued, Waiting
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.backends.memory.metrics import MemoryCounts
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Record, monotonic
 
@@ -56,7 +45,6 @@ class StoredLease:
     until: int
     expires: int
     fence: int
-    kind: str | None = None
     asked: int = 0
 
 
@@ -81,7 +69,6 @@ class Store:
         self.permits: dict[str, dict[str, StoredLease]] = {}
         self.permit_queues: dict[str, deque[QueuedWaiter]] = {}
         self.rates: dict[str, State] = {}
-        self.counts = MemoryCounts()
         self.fence = 0
         self.skipped = 0.0
         self.started = time.time() - monotonic()
@@ -104,40 +91,22 @@ class Store:
         held = self.current(name)
         return held if held is not None and held.token == token else None
 
-    def grant(self, request: AcquireRequest, ttl: int, waited: int | None = None) -> StoredLease:
-        """Grant a lock that is free or whose holder is superseded. ``waited``: milliseconds."""
-        before = self.held.get(request.name)
-        if before is not None and before.expires > self.now():
-            self.counts.add(self.now(), TRANSFERRED, request.kind)
-        else:
-            if before is not None:
-                self.count_end(request.name, before, EXPIRED)
-            self.counts.add(self.now(), ACQUIRED if waited is None else WAITED, request.kind, waited)
+    def grant(self, request: AcquireRequest, ttl: int) -> StoredLease:
+        """Grant a lock that is free or whose holder is superseded."""
         self.held[request.name] = held = self.new_lease(request, ttl)
         return held
-
-    def count_end(self, name: str, held: StoredLease, how: str) -> None:
-        """Count the end of a hold, and record the hold."""
-        now = self.now()
-        self.counts.add(now, how, held.kind, now - held.at if how == RELEASED else None)
-        if held.kind is not None:
-            ended_at = held.expires if how == EXPIRED else now
-            holder = holder_of(json_object(held.holder))
-            self.counts.record_hold(HoldRecord(name, held.kind, holder, held.at, ended_at, how))
 
     def new_lease(self, request: AcquireRequest, ttl: int) -> StoredLease:
         """Return a lease for a request, with the next fence."""
         now = self.now()
         self.fence = max(self.fence + 1, now * 1000)
-        return StoredLease(
-            request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence, request.kind
-        )
+        return StoredLease(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence)
 
     def live_permits(self, name: str) -> dict[str, StoredLease]:
         """Return the permits of a limiter by token, after removing expired ones."""
         found = self.permits.setdefault(name, {})
         for token in [token for token, held in found.items() if held.expires <= self.now()]:
-            self.counts.add(self.now(), PERMIT_EXPIRED, found.pop(token).kind)
+            del found[token]
         return found
 
     def serve(self, name: str) -> dict[str, StoredLease]:
@@ -147,7 +116,6 @@ class Store:
             waiter = queue.popleft()
             if waiter.present:
                 taken[waiter.request.token] = self.new_lease(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL))
-                self.counts.add(self.now(), GRANTED_LATE, waiter.request.kind, self.now() - waiter.since)
                 waiter.wake()
         if not queue:
             self.permit_queues.pop(name, None)
@@ -155,9 +123,9 @@ class Store:
             del self.permits[name]
         return taken
 
-    def free(self, name: str, how: str) -> None:
-        """End the hold of a lock, count that as ``how``, and hand the lock to the longest waiter."""
-        self.count_end(name, self.held.pop(name), how)
+    def free(self, name: str) -> None:
+        """End the hold of a lock, and hand the lock to the longest waiter."""
+        del self.held[name]
         self.pass_on(name)
 
     def pass_on(self, name: str) -> StoredLease | None:
@@ -168,7 +136,7 @@ class Store:
             if not queue:
                 del self.queues[name]
             if waiter.present:
-                held = self.grant(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL), self.now() - waiter.since)
+                held = self.grant(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL))
                 waiter.wake()
                 return held
         return None
@@ -208,7 +176,6 @@ def reset() -> None:
         store.held.clear()
         store.permits.clear()
         store.rates.clear()
-        store.counts = MemoryCounts()
         store.skipped = 0.0
         store.wake_all()
         store.queues.clear()

@@ -20,6 +20,7 @@ class MemoryWaiter(Waiter):
         super().__init__(backend, request)
         self._queues = queues
         self._taken = False
+        self._expired = 0  # found while it slept, and not returned yet
         self.seen = monotonic()
         self.since = 0
         self.waker: Callable[[], object] | None = None  # only while asleep
@@ -39,6 +40,7 @@ class MemoryWaiter(Waiter):
         with store.mutex:
             self.seen = monotonic()
             answer = self.backend.acquire(self.request)
+            answer, self._expired = answer._replace(expired=answer.expired + self._expired), 0
             self._taken = isinstance(answer, Grant)
             if not self._taken:
                 queue = self._queues.setdefault(self.request.name, deque())
@@ -66,6 +68,7 @@ class MemoryWaiter(Waiter):
             answer = self.acquire()
             if isinstance(answer, Grant):
                 return answer
+            self._expired = answer.expired
             left = ends - monotonic()
             return min(left, (answer.remaining or 0) / 1000 + 0.001) if left > 0 else None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from django_tasklock.backends.contract.leases import Held, Waiter
+from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
@@ -13,7 +13,6 @@ from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.instances import Instance, instances_of
 from django_tasklock.backends.quorum.listing import Listing
-from django_tasklock.backends.quorum.metrics import QuorumMetrics
 from django_tasklock.backends.quorum.order import Order
 from django_tasklock.backends.quorum.rounds import Rounds
 from django_tasklock.backends.quorum.rounds_async import AsyncRounds
@@ -46,7 +45,7 @@ class QuorumBackend(LockStore):
     orders = ORDERED
 
     def __init__(self, settings: Settings) -> None:
-        layout = Layout(settings.prefix, settings.HISTORY)
+        layout = Layout(settings.prefix)
         keys = QuorumKeys(layout)
         self.instances: Sequence[Instance] = instances_of(settings.LOCATION, keys)
         """In the order of ``LOCATION``."""
@@ -60,7 +59,6 @@ class QuorumBackend(LockStore):
         """Sends requests for coroutines."""
         self._order = Order(self.verbs)
         self._listing = Listing(self.verbs)
-        self.metrics = QuorumMetrics(self)
         self._subscriptions: Idle[Subscriptions] = Idle(Subscriptions.close)
         self.first = RedisBackend(replace(settings, LOCATION=self.instances[0].location))
         """The first instance, which has the limits and permits."""
@@ -79,8 +77,10 @@ class QuorumBackend(LockStore):
     def release(self, name: str, token: str) -> Released:
         return self.rounds.run(self.verbs.release(name, token))
 
-    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        return self.rounds.run(self._order.release_and_clear(held.name, held.token, names))
+    def release_and_clear(
+        self, name: str, token: str, names: tuple[str, ...]
+    ) -> tuple[Released, frozenset[str] | None]:
+        return self.rounds.run(self._order.release_and_clear(name, token, names))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return self.rounds.run(self.verbs.extend(name, token, ttl, hold))

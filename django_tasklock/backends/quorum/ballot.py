@@ -98,7 +98,7 @@ def busy_of(ballot: Ballot, keys: QuorumKeys, name: str) -> Busy:
     """Return the holder on most of the busy instances, and the longest time for which one of those keeps the lock."""
     if not ballot.busy:
         return Busy(None, 0)
-    record = record_of(list(ballot.busy.values()), keys, name)
+    record = record_of([reply[:3] for reply in ballot.busy.values()], keys, name)
     return Busy(record, None if record is None else record.ttl)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.scripts import QuorumKeys
 from django_tasklock.backends.quorum.verbs import Verbs
-from django_tasklock.backends.redis import FLAG, NEWEST, ORDER, RELEASE, RELEASE_AND_CLEAR, flags_in
+from django_tasklock.backends.redis import FLAG, NEWEST, ORDER, RELEASE_AND_CLEAR, flags_in
 from django_tasklock.backends.redis.keys import KEPT, SHOWN
 from django_tasklock.backends.redis.script import bulk, load
 from django_tasklock.types import Released
@@ -69,7 +69,7 @@ class Order:
         """Release the lock and clear flags. Return those that one instance had."""
         layout = self._keys.layout
         keys = layout.keys(name) + b"".join(map(layout.flag, names))
-        answers = yield Question(RELEASE_AND_CLEAR[RELEASE, len(names)], keys + bulk(token))
+        answers = yield Question(RELEASE_AND_CLEAR[len(names)], keys + bulk(token))
         released = self._verbs.released(answers)
         if not released:
             return released, None

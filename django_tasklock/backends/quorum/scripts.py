@@ -13,7 +13,7 @@ from importlib import resources
 from typing import Any
 from zlib import crc32
 
-from django_tasklock.backends.redis.keys import HANDOVER_TTL, Layout, counted, place
+from django_tasklock.backends.redis.keys import HANDOVER_TTL, Layout, place
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.types import AcquireRequest, Record
 
@@ -23,11 +23,11 @@ other's way."""
 _ACQUIRE = (
     (resources.files("django_tasklock.backends") / "lua" / "quorum_acquire.lua")
     .read_text("utf-8")
-    .replace("-- (acquire.lua)\n", load("acquire", 5, 9).body)
+    .replace("-- (acquire.lua)\n", load("acquire", 5, 8).body)
 )
-ACQUIRE = Script(_ACQUIRE, 7 + 7, 7)
-FOLLOW = Script(_ACQUIRE, 7 + 9, 7)
-JOIN = Script(_ACQUIRE, 7 + 11, 7)
+ACQUIRE = Script(_ACQUIRE, 7 + 6, 7)
+FOLLOW = Script(_ACQUIRE, 7 + 8, 7)
+JOIN = Script(_ACQUIRE, 7 + 10, 7)
 LEAVE = load("release", 5, 2)
 GREET = load("quorum_greet", 2, 0)
 STATE = load("quorum_state", 3 + SHARES, 0)
@@ -68,13 +68,13 @@ class QuorumKeys:
     def _taking(self, request: AcquireRequest, proposal: int) -> bytes:
         name, layout = request.name, self.layout
         share = self.share(name)
-        holder = counted(voting(request.holder, proposal), request.kind, layout.past)
+        holder = voting(request.holder, proposal)
         arguments = bulk(request.token) + bulk(padded(request.ttl_ms)) + bulk(request.hold_ms)
-        return layout.keys(name) + self.marker + share + arguments + bulk(holder) + bulk(request.on_busy)
+        return layout.keys(name) + self.marker + share + arguments + bulk(holder)
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return what ``pass_on`` must know of a waiter: what is handed to it has no fence before it has asked."""
-        holder = counted(voting(request.holder, 0), request.kind, self.layout.past)
+        holder = voting(request.holder, 0)
         ttl = min(padded(request.ttl_ms), padded(request.handover_ttl(HANDOVER_TTL)))
         return bulk(f"{request.token} {channel} {ttl} {request.hold_ms} {holder}")
 

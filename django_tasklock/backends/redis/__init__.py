@@ -7,15 +7,12 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
-from django_tasklock.backends.contract.leases import Held
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.metrics import NOTED_FROM
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, packed_arguments
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, is_granted, packed_arguments
 from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
-from django_tasklock.backends.redis.metrics import BUCKETS, HOUR, UNIT, RedisMetrics, done_field, hour_key
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
@@ -23,15 +20,13 @@ from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.several import SeveralScripts
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult, monotonic
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 5, 5)
-FOLLOW = load("acquire", 5, 7)
-ACQUIRE_COUNTED = ACQUIRE.sized(11, 6)
+ACQUIRE = load("acquire", 5, 4)
+FOLLOW = load("acquire", 5, 6)
 RELEASE = load("release", 5, 1)
-RELEASE_COUNTED = RELEASE.sized(8, 5)
 EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
@@ -58,9 +53,7 @@ end
 return reply
 """
 RELEASE_AND_CLEAR = {
-    (script, flags): Script(_RELEASE_AND_CLEAR_FLAGS, script.count + flags, script.keys + flags)
-    for script in (RELEASE, RELEASE_COUNTED)
-    for flags in (1, 2)
+    flags: Script(_RELEASE_AND_CLEAR_FLAGS, RELEASE.count + flags, RELEASE.keys + flags) for flags in (1, 2)
 }
 """``release.lua``; then, if the lock was held, flags are cleared, whose keys follow the others.
 The reply then has a bit for each flag that was set, see ``flags_in``."""
@@ -87,20 +80,19 @@ class RedisBackend(QueueStore, LockStore):
     layout: Layout
     permits: RedisPermits
     rates: RedisRates
-    JOIN = load("acquire", 5, 9)
+    JOIN = load("acquire", 5, 8)
     LEAVE = load("release", 5, 2)
 
     def __init__(self, settings: Settings, connections: Connections | None = None) -> None:
         self.location = settings.location
-        self.layout = Layout(settings.prefix, settings.HISTORY)
+        self.layout = Layout(settings.prefix)
         self._several = SeveralScripts(self.layout)
-        self._keys = lru_cache(CACHED_NAMES)(self._pack)
+        self._keys = lru_cache(CACHED_NAMES)(self.layout.keys)
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
         self.permits = RedisPermits(self)
         self.rates = RedisRates(self)
-        self.metrics = RedisMetrics(self)
 
     @property
     def wire(self) -> Asking:
@@ -121,63 +113,37 @@ class RedisBackend(QueueStore, LockStore):
         return self._connections.subscribers
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
-        if request.supersedes:
-            return self.answer(request, self.wire.grant(FOLLOW, self.layout.following(request))[0])
-        reply = (self._wire or self.wire).grant(*self._acquire_command(request))[0]
-        return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
+        return self.answer(request, (self._wire or self.wire).grant(*self._acquire_command(request))[0])
 
     def _acquire_command(self, request: AcquireRequest) -> tuple[Script, bytes]:
         """Return ``acquire.lua`` with its keys and arguments."""
-        name, token, ttl, hold, holder, _, _, kind, on_busy, *_ = request
+        if request.supersedes:
+            return FOLLOW, self.layout.following(request)
+        name, token, ttl, hold, holder, *_ = request
         packed = token.encode()
-        arguments = packed_arguments(ttl, hold, holder, kind, on_busy, self.layout.past)
-        keys, counted, _ = self._keys(name)
-        script, keys = (ACQUIRE, keys) if kind is None else (ACQUIRE_COUNTED, counted)
-        return script, b"%b$%d\r\n%b\r\n%b" % (keys, len(packed), packed, arguments)
+        arguments = packed_arguments(ttl, hold, holder)
+        return ACQUIRE, b"%b$%d\r\n%b\r\n%b" % (self._keys(name), len(packed), packed, arguments)
 
-    def _pack(self, name: str) -> tuple[bytes, bytes, bytes]:
-        """Return the keys of the scripts that can grant; the same plus the copy; those of a counted release but its
-        last."""
-        layout, bare = self.layout, name.encode()
-        size = len(bare)
-        lock, queue, seen, copy = layout.sizes
-        keys = layout.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
-        copied = layout.copy % (size + copy, bare)
-        return keys, keys + copied, layout.releasing % (size + lock, bare, size + queue, bare) + copied
-
-    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
+    def answer(self, request: AcquireRequest, reply: list[Any]) -> Grant | Busy:
         """Return the result in a reply of ``acquire.lua``."""
-        return Grant(reply, request.ttl_ms) if isinstance(reply, int) else self.layout.busy(request.name, reply)
+        if is_granted(reply):
+            return Grant(reply[0], request.ttl_ms, reply[1])
+        return self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
         code, doubt = (self._wire or self.wire).call(RELEASE, self._release_arguments(name, token))
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
-    def release_held(self, held: Held) -> Released:
-        script, keys, arguments = self._release_command(held)
-        code, doubt = (self._wire or self.wire).call(script, keys + arguments)
-        return Released.RELEASED if code == 1 else verdict(code, doubt)
-
-    def _release_command(self, held: Held) -> tuple[Script, bytes, bytes]:
-        """Return ``release.lua`` with its keys and arguments."""
-        kind, since, packed = held.kind, held.granted_at, held.token.encode()
-        ms = int((monotonic() - since) * 1000) if since and kind is not None else NOTED_FROM
-        if kind is None or not 0 <= ms < NOTED_FROM:  # a long hold is also recorded in the history
-            return RELEASE, self._keys(held.name)[0], b"$%d\r\n%b\r\n" % (len(packed), packed)
-        keys = self._keys(held.name)[2] + hour_key(self.layout.counts, held.fence // HOUR)
-        counted = b"$%d\r\n%b\r\n%b$13\r\n%d\r\n" % (len(packed), packed, done_field(kind, BUCKETS[ms]), UNIT + ms)
-        return RELEASE_COUNTED, keys, counted
-
     def _release_arguments(self, name: str, token: str) -> bytes:
         packed = token.encode()
-        return b"%b$%d\r\n%b\r\n" % (self._keys(name)[0], len(packed), packed)
+        return b"%b$%d\r\n%b\r\n" % (self._keys(name), len(packed), packed)
 
-    def release_and_clear(self, held: Held, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        script, keys, arguments = self._release_command(held)
-        for name in names:
-            flag = f"{self.layout.flags}{name}".encode()
-            keys += b"$%d\r\n%b\r\n" % (len(flag), flag)
-        reply, doubt = (self._wire or self.wire).call(RELEASE_AND_CLEAR[script, len(names)], keys + arguments)
+    def release_and_clear(
+        self, name: str, token: str, names: tuple[str, ...]
+    ) -> tuple[Released, frozenset[str] | None]:
+        flags = b"".join(map(self.layout.flag, names))
+        command = RELEASE_AND_CLEAR[len(names)], self._keys(name) + flags + bulk(token)
+        reply, doubt = (self._wire or self.wire).call(*command)
         if doubt:  # the lost reply had the flags: assume that all were set
             return Released.RELEASED, frozenset(names)
         return verdict(reply, doubt), flags_in(reply, names)
@@ -292,18 +258,10 @@ class RedisBackend(QueueStore, LockStore):
         self._connections.close()
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        if request.supersedes:
-            return self.answer(request, (await self.aio.grant(FOLLOW, self.layout.following(request)))[0])
-        reply = (await self._aio.grant(*self._acquire_command(request)))[0]
-        return Grant(reply, request.ttl_ms) if type(reply) is int else self.answer(request, reply)
+        return self.answer(request, (await self._aio.grant(*self._acquire_command(request)))[0])
 
     async def arelease(self, name: str, token: str) -> Released:
         code, doubt = await self._aio.call(RELEASE, self._release_arguments(name, token))
-        return Released.RELEASED if code == 1 else verdict(code, doubt)
-
-    async def arelease_held(self, held: Held) -> Released:
-        script, keys, arguments = self._release_command(held)
-        code, doubt = await self._aio.call(script, keys + arguments)
         return Released.RELEASED if code == 1 else verdict(code, doubt)
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from django_tasklock.backends.redis.keys import is_granted
 from django_tasklock.backends.redis.script import bulk
 from django_tasklock.exceptions import BackendUnavailable
 
@@ -27,7 +28,7 @@ class Acknowledged:
         grant that too few replicas have: the caller releases it, as after a lost reply.
         """
         reply, replicas = replies
-        if not isinstance(reply, int) or (isinstance(replicas, int) and replicas >= self.replicas):
+        if not is_granted(reply) or (isinstance(replicas, int) and replicas >= self.replicas):
             return reply
         said = (
             f"{replicas} of the {self.replicas} replicas that TASKLOCK['REPLICAS'] demands acknowledged that within"

@@ -7,10 +7,8 @@ the locks there are ``task_lock#index`` (a sorted set of keys, scored by expiry)
 ``task_lock#seen:video:42`` (when each waiter last polled),
 ``task_lock#flag:video:42`` (a message is parked for the lock),
 ``task_lock#ticket`` (the last sequence number), ``task_lock#line:video:42`` (the members that drew one for the lock and
-have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it). For counts see ``lua/_counts.lua``.
+have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it).
 With a hash tag in the prefix, ``{task_lock}:``, all of them are in one cluster slot.
-Earlier versions also write ``task_lock#since`` and ``task_lock#until``, the index in other orders: they are not read
-any more, and expire a day after a process of this version first finds them.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from __future__ import annotations
 import json
 import os
 import re
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -34,8 +33,6 @@ scripts."""
 
 KEPT = 86_400_000
 """The TTL of a line or a flag after its last change, in milliseconds."""
-PAST = 10
-"""How many past holds of a name are kept where the value of a lock does not specify it."""
 SHOWN = 7_200_000
 """The TTL of the newest sequence number of a name, in milliseconds: twice the visibility timeout of Redis as a broker,
 after which an older message is delivered again. Each name that is coalesced has such a key."""
@@ -44,33 +41,26 @@ after which an older message is delivered again. Each name that is coalesced has
 class Layout:
     """Encoded keys and arguments for one prefix."""
 
-    def __init__(self, prefix: str, past: int = PAST) -> None:
+    def __init__(self, prefix: str) -> None:
         self.prefix = prefix
-        self.past = past
         root = prefix.removesuffix(":") + "#"
         self.queue = f"{root}queue:"
         self.seen = f"{root}seen:"
         self.channel = f"{root}wake:"
         self.flags = f"{root}flag:"
         self.orders = f"{root}line:"
-        self.counts = f"{root}counts:"
         self.shown = f"{root}newest:"
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
-        before = self.queue.encode(), self.seen.encode(), f"{root}open:".encode()
-        parts = (prefix.encode(), self.index, self.fence, *before)
+        parts = prefix.encode(), self.index, self.fence, self.queue.encode(), self.seen.encode()
         name = b"$%%d\r\n%b%%b\r\n"
-        lock, index, fence, queue, seen, copy = (part.replace(b"%", b"%%") for part in parts)
+        lock, index, fence, queue, seen = (part.replace(b"%", b"%%") for part in parts)
         self.granting = (name + b"%b%b" + name + name) % (lock, index, fence, queue, seen)
         """The keys of the scripts that can grant: lock, index, fence counter, queue, seen. A template for ``%``: for
         each key with the name, its full length (see ``sizes``) and the name."""
-        self.copy = name % copy
-        """The key of the copy of a counted lock's value; also a template."""
-        self.releasing = (name + b"%b" + name) % (lock, index, queue)
-        """Lock, index, queue; also a template."""
-        self.sizes = len(parts[0]), len(parts[3]), len(parts[4]), len(parts[5])
-        """The lengths of the keys of lock, queue, seen and copy without the name."""
+        self.sizes = len(parts[0]), len(parts[3]), len(parts[4])
+        """The lengths of the keys of lock, queue and seen without the name."""
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
@@ -96,7 +86,7 @@ class Layout:
         """Return the keys of the scripts that can grant this lock."""
         bare = name.encode()
         size = len(bare)
-        lock, queue, seen, _ = self.sizes
+        lock, queue, seen = self.sizes
         return self.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
@@ -104,10 +94,9 @@ class Layout:
         return self.keys(request.name) + self.arguments(request)
 
     def arguments(self, request: AcquireRequest) -> bytes:
-        """Return the arguments of ``acquire.lua``: token, TTL, hold, holder and the ``on_busy`` to count."""
+        """Return the arguments of ``acquire.lua``: token, TTL, hold and holder."""
         token = request.token.encode()
-        kind, on_busy = request.kind, request.on_busy
-        rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder, kind, on_busy, self.past)
+        rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder)
         return b"$%d\r\n%b\r\n%b" % (len(token), token, rest)
 
     def following(self, request: AcquireRequest) -> bytes:
@@ -124,8 +113,8 @@ class Layout:
 
     def entry(self, request: AcquireRequest, channel: str) -> bytes:
         """Return the queue entry of a waiter, as ``lua/_pass_on.lua`` reads it."""
-        holder = counted(request.holder, request.kind, self.past)
-        return bulk(f"{request.token} {channel} {request.handover_ttl(HANDOVER_TTL)} {request.hold_ms} {holder}")
+        ttl = request.handover_ttl(HANDOVER_TTL)
+        return bulk(f"{request.token} {channel} {ttl} {request.hold_ms} {request.holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from a reply ``{ms left, value, now, waiting}``; the last may be missing."""
@@ -135,7 +124,12 @@ class Layout:
     def busy(self, name: str, reply: list[Any]) -> Busy:
         """Return the conflict in a reply of ``acquire.lua``."""
         found = self.record(name.encode(), reply[:3])
-        return Busy(found, found.ttl)
+        return Busy(found, found.ttl, expired=reply[3])
+
+
+def is_granted(reply: Sequence[Any]) -> bool:
+    """Return whether a reply is that to a grant, ``{fence, expired}``; that to a refusal is longer."""
+    return len(reply) == 2
 
 
 def place(rank: int | None, listens: bool) -> bytes:
@@ -144,22 +138,9 @@ def place(rank: int | None, listens: bool) -> bytes:
 
 
 @lru_cache(maxsize=256)  # few in number, the same from call to call
-def packed_arguments(ttl: int, hold: int, holder: str, kind: str | None, on_busy: str, past: int) -> bytes:
+def packed_arguments(ttl: int, hold: int, holder: str) -> bytes:
     """Return the arguments that all acquisitions by this process, or by one task of it, have in common."""
-    given = (str(ttl).encode(), str(hold).encode(), counted(holder, kind, past).encode(), on_busy.encode())
-    return b"".join([b"$%d\r\n%b\r\n" % (len(one), one) for one in given])
-
-
-def counted(holder: str, kind: str | None, most: int = PAST) -> str:
-    """Return the holder's JSON with the kind in front, where the scripts expect it; unchanged if it is not counted.
-
-    ``most``: how many past holds of the name to keep.
-    """
-    if kind is None:
-        return holder
-    past = "" if most == PAST else f',"past":{most}'
-    rest = holder[1:] if holder == "{}" else f",{holder[1:]}"
-    return f'{{"kind":"{kind}"{past}{rest}'
+    return bulk(ttl) + bulk(hold) + bulk(holder)
 
 
 def _bounded(value: Any, most: int) -> int:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
-from django_tasklock.backends.redis.keys import HANDOVER_TTL, counted, place, record
+from django_tasklock.backends.redis.keys import HANDOVER_TTL, is_granted, place, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
     from django_tasklock.backends.redis.keys import Layout
 
-ACQUIRE = load("permit_acquire", 6, 6)
+ACQUIRE = load("permit_acquire", 6, 5)
 RELEASE = load("permit_release", 6, 1)
 EXTEND = load("permit_extend", 6, 3)
 REMOVE = load("permit_remove", 6, 1)
@@ -66,9 +66,8 @@ class PermitLayout:
             bulk(request.token)
             + bulk(request.ttl_ms)
             + bulk(request.hold_ms)
-            + bulk(counted(request.holder, request.kind))
+            + bulk(request.holder)
             + bulk(request.limit)
-            + bulk(request.on_busy)
         )
         return self.keys(request.name) + arguments
 
@@ -80,7 +79,7 @@ class PermitLayout:
         """Return the queue entry of a waiter, as ``grant_free`` in ``lua/_permits.lua`` reads it."""
         return bulk(
             f"{request.token} {channel} {request.handover_ttl(HANDOVER_TTL)} {request.hold_ms}"
-            f" {counted(request.holder, request.kind)} {request.limit}"
+            f" {request.holder} {request.limit}"
         )
 
 
@@ -88,7 +87,7 @@ class RedisPermits(QueueStore, Permits):
     """The permits of a ``RedisBackend``, on its connections."""
 
     layout: PermitLayout
-    JOIN = load("permit_acquire", 6, 9)
+    JOIN = load("permit_acquire", 6, 8)
     LEAVE = load("permit_release", 6, 2)
 
     def __init__(self, backend: RedisBackend) -> None:
@@ -113,12 +112,13 @@ class RedisPermits(QueueStore, Permits):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.answer(request, self.wire.grant(ACQUIRE, self.layout.acquiring(request))[0])
 
-    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
+    def answer(self, request: AcquireRequest, reply: list[Any]) -> Grant | Busy:
         """Return the result in a reply of ``permit_acquire.lua``."""
-        if isinstance(reply, int):
-            return Grant(reply, request.ttl_ms)
-        left, value, now = reply[:3]
-        return Busy(None if value is None else record(request.name, value, now, left, 0), left)
+        if is_granted(reply):
+            return Grant(reply[0], request.ttl_ms, reply[1])
+        left, value, now, expired, *_ = reply
+        first = None if value is None else record(request.name, value, now, left, 0)
+        return Busy(first, left, expired=expired)
 
     def release(self, name: str, token: str) -> Released:
         return verdict(*self.wire.call(RELEASE, self.layout.keys(name) + bulk(token)))

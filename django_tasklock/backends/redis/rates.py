@@ -38,7 +38,7 @@ VERBS = (
     "reset", "vote",
 )  # fmt: skip
 
-SPACED, SOON, WILL_RESUME, COUNTED = "spaced", "soon", "will_resume", "+"
+SPACED, SOON, WILL_RESUME = "spaced", "soon", "will_resume"
 BATCH_SIZE = 100  # slots that one script books
 
 
@@ -67,7 +67,6 @@ class RedisRates(RateStore):
     def __init__(self, backend: RedisBackend) -> None:
         self.backend = backend
         self.bodies = {verb: body_of(verb) for verb in VERBS}
-        self._counted = ""
         self._scripts: dict[tuple[str, int], Script] = {}
         self.encode = lru_cache(maxsize=256)(self._encode)
         self.encode_reserve = lru_cache(maxsize=1024)(self._encode_reserve)
@@ -121,7 +120,7 @@ class RedisRates(RateStore):
         self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
     ) -> Booked | Refused:
         # Sent again after a lost reply it may book twice: then one slot is lost, but the limit is not exceeded.
-        mode = (SPACED if spaced else SOON) + self._counted + (WILL_RESUME if will_resume else "")
+        mode = (SPACED if spaced else SOON) + (WILL_RESUME if will_resume else "")
         script, tail = self.reserve_request(terms, cost, max_wait, mode)
         return parse_booking(self.backend.wire.call(script, tail)[0])
 
@@ -129,9 +128,7 @@ class RedisRates(RateStore):
         answers: list[Booked | Refused] = []
         while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
             some = min(BATCH_SIZE, number - len(answers))
-            request = self.request(
-                "reserve_many", terms, cost, slot=some, amount=max_wait, mode=SPACED + self._counted + WILL_RESUME
-            )
+            request = self.request("reserve_many", terms, cost, slot=some, amount=max_wait, mode=SPACED + WILL_RESUME)
             answers += map(parse_booking, self.backend.wire.call(*request)[0])
         return answers
 
@@ -176,7 +173,7 @@ class RedisRates(RateStore):
         return str((await self.backend.aio.call(*self._vote_request(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
+        request = self.request("cancel", terms, cost, slot, edition)
         return bool(self.backend.wire.call(*request, again=False)[0])
 
     def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
@@ -186,7 +183,7 @@ class RedisRates(RateStore):
         return Penalty(*self.backend.wire.call(*self._penalize_request(terms, pushback, max_length))[0])
 
     def _penalize_request(self, terms: Terms, pushback: Pushback, max_length: int) -> tuple[Script, bytes]:
-        mode = ("at" if pushback.absolute else "") + self._counted
+        mode = "at" if pushback.absolute else ""
         return self.request("penalize", terms, max_length, amount=pushback.amount, mode=mode)
 
     def pause(self, terms: Terms, length: int) -> None:
@@ -219,9 +216,7 @@ class RedisRates(RateStore):
         return TERMS.sized(len(names), len(names)), b"".join(bulk(root + name) for name in names)
 
     async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
-        script, tail = self.reserve_request(
-            terms, cost, max_wait, SOON + self._counted + (WILL_RESUME if will_resume else "")
-        )
+        script, tail = self.reserve_request(terms, cost, max_wait, SOON + (WILL_RESUME if will_resume else ""))
         return parse_booking((await self.backend.aio.call(script, tail))[0])
 
     async def aresume(
@@ -247,7 +242,7 @@ class RedisRates(RateStore):
             return [await self.areserve(terms, cost, max_wait)]
 
     async def acancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        request = self.request("cancel", terms, cost, slot, edition, mode=self._counted)
+        request = self.request("cancel", terms, cost, slot, edition)
         return bool((await self.backend.aio.call(*request, again=False))[0])
 
     async def asettle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:

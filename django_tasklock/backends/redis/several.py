@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from django_tasklock.backends.redis.keys import Layout
+from django_tasklock.backends.redis.keys import Layout, is_granted
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record
 
@@ -23,13 +23,13 @@ end
 """
 _RELEASE = f"local function release()\n{load('release', 0, 0).body}\nend\n"
 
-# Reply: the greatest fence; or the number of the lock that is busy, followed by the reply of acquire.lua for it.
+# Reply: as that of acquire.lua, with the greatest fence; if one is busy, its number and the reply for it.
 _ACQUIRE_ALL = f"""
 local function acquire()
 {load("acquire", 0, 0).body}
 end
 {_RELEASE}{_FOR_EACH}
-local token, ttl, former = ARGV[1], ARGV[2], ARGV[7] or ''
+local token, ttl, former = ARGV[1], ARGV[2], ARGV[6] or ''
 local function has(value, whose)
   return value and string.sub(value, 11, 11 + #whose) == whose .. '"'
 end
@@ -50,14 +50,17 @@ for i = 1, n do -- check all before any is taken
   local value = redis.call('GET', KEYS[1])
   if value and not has(value, token) and (former == '' or not has(value, former)) then return refuse(i) end
 end
-local greatest = 0
+local greatest, expired = 0, 0
 for i = 1, n do
   at(i)
   local reply = acquire()
-  if type(reply) ~= 'number' then return refuse(i, reply) end -- it went to a waiter
-  greatest = math.max(greatest, reply)
+  if #reply > 2 then -- it went to a waiter
+    reply[4] = reply[4] + expired
+    return refuse(i, reply)
+  end
+  greatest, expired = math.max(greatest, reply[1]), expired + reply[2]
 end
-return greatest
+return {{greatest, expired}}
 """
 _RELEASE_ALL = f"""{_RELEASE}{_FOR_EACH}
 local reply = {{}}
@@ -107,12 +110,12 @@ class SeveralScripts:
     def acquiring(self, names: Sequence[str], request: AcquireRequest) -> tuple[Script, bytes]:
         """Return the script that takes all locks or none, with its keys and arguments."""
         arguments = self._layout.arguments(request) + bulk("") + bulk(request.supersedes)
-        return _script(_ACQUIRE_ALL, len(names), 7), self._keys(names) + arguments
+        return _script(_ACQUIRE_ALL, len(names), 6), self._keys(names) + arguments
 
-    def answer(self, names: Sequence[str], request: AcquireRequest, reply: Any) -> Grant | Busy:
+    def answer(self, names: Sequence[str], request: AcquireRequest, reply: list[Any]) -> Grant | Busy:
         """Return the result in a reply of the acquiring script."""
-        if isinstance(reply, int):
-            return Grant(reply, request.ttl_ms)
+        if is_granted(reply):
+            return Grant(reply[0], request.ttl_ms, reply[1])
         name = names[reply[0] - 1]
         return self._layout.busy(name, reply[1:])._replace(name=name)
 

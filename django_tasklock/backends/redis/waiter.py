@@ -146,7 +146,7 @@ class RedisWaiter(Waiter):
         if isinstance(answer, Grant):
             self.queued = False
         else:
-            self._first_answer, self._rank = answer, reply[3]
+            self._first_answer, self._rank = answer, reply[4]
         return answer
 
     def _leave_queue(self) -> None:
@@ -282,7 +282,7 @@ class AsyncWaiter:
         if isinstance(answer, Grant):
             self.queued = False
         else:
-            self._first_answer, self._rank = answer, reply[3]
+            self._first_answer, self._rank = answer, reply[4]
         return answer
 
     async def _leave_queue(self) -> None:
