@@ -99,11 +99,11 @@ class LockPage:
 
     locks: Sequence[LockView]
     total: int
-    """The number of locks in that state, before any other filter."""
+    """The number of locks that match."""
     next: int | None
     """The offset of the next page; ``None``: this is the last one."""
-    ordered: int | None = None
-    """If not ``None``, locks are sorted only in groups of this many, the groups by the end of the lease."""
+    more: bool = False
+    """Whether there are more: only the ten thousand that expire first were read."""
 
 
 @dataclass(frozen=True, slots=True)

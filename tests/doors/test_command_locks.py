@@ -79,7 +79,7 @@ def test_it_lists_what_is_held() -> None:
 
 def test_an_empty_list() -> None:
     assert run() == "0 shown of 0 that are live.\n"
-    assert read_json() == {"total": 0, "locks": []}
+    assert read_json() == {"total": 0, "locks": [], "next": None, "more": False}
 
 
 def test_the_command_explains_the_state_of_one_lock() -> None:

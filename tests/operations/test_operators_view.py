@@ -94,7 +94,7 @@ def test_a_short_lease_is_not_always_expiring(kind, settings):
 
 
 @pytest.mark.parametrize("kind", stores("redis", "database"))
-def test_a_search_goes_on_to_the_end(kind, settings, monkeypatch):
+def test_a_search_and_another_order_read_on_and_say_if_there_is_more(kind, settings, monkeypatch):
     if kind == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
     clear(kind)
@@ -104,17 +104,19 @@ def test_a_search_goes_on_to_the_end(kind, settings, monkeypatch):
     for number in range(120):
         hold(f"other:{number}")
     hold("wanted:1")
-    hold("wanted:2")
-    query = Query(order="age", descending=True, text="wanted", limit=10)
+    hold("wanted:2", timeout=60_000)
+    query = Query(order="left", text="wanted", limit=10)
     page = list_locks(query)
-    assert ([lock.info.name for lock in page.locks], page.next) == (["wanted:1", "wanted:2"], None)
+    assert [lock.info.name for lock in page.locks] == ["wanted:2", "wanted:1"]
+    assert (page.total, page.next, page.more) == (2, None, False)
     first = list_locks(query._replace(limit=1))
-    assert [lock.info.name for lock in first.locks] == ["wanted:1"]
+    assert [lock.info.name for lock in first.locks] == ["wanted:2"]
     rest = list_locks(query._replace(offset=first.next))
-    assert [lock.info.name for lock in rest.locks] == ["wanted:2"]
-    monkeypatch.setattr("django_tasklock.operations.locks.listing.SEARCH_SECONDS", -1)
+    assert [lock.info.name for lock in rest.locks] == ["wanted:1"]
+    monkeypatch.setattr("django_tasklock.operations.locks.listing.MAX_READ", 5)
     cut = list_locks(query)
-    assert (list(cut.locks), cut.next is not None) == ([], True)
+    assert (list(cut.locks), cut.more) == ([], True)
+    assert not list_locks(Query(limit=10)).more
 
 
 @pytest.mark.parametrize("kind", stores("redis", "database"))

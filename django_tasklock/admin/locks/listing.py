@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from django.http import HttpRequest, HttpResponse
@@ -75,8 +76,8 @@ class _RowLinks:
 
 def _read_page(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
     page = operations.list_locks(filters.query(limit), dead=filters.dead)
-    if not page.locks and filters.start and not filters.is_search and page.total:
-        filters = Filters(state=filters.state, order=filters.order, start=(page.total - 1) // limit * limit)
+    if not page.locks and filters.start and page.total:
+        filters = replace(filters, start=(page.total - 1) // limit * limit)
         # Locks were released meanwhile: show the last page.
         page = operations.list_locks(filters.query(limit), dead=filters.dead)
     return page, filters
@@ -113,53 +114,34 @@ def _heading_link(filters: Filters, order: str) -> Choice | None:
 
 
 def _pager(filters: Filters, page: LockPage, limit: int) -> dict[str, Any]:
-    start = filters.start
-    pager: dict[str, Any] = {
+    start, last = filters.start, max(0, page.total - 1) // limit * limit
+    return {
         "first": filters.to_query_string() if start else "",
+        "previous": filters.to_query_string(start=max(0, start - limit)) if start else "",
         "next": filters.to_query_string(start=page.next) if page.next is not None else "",
-        "searching": filters.is_search,
+        "last": filters.to_query_string(start=last) if last > start + limit and page.next is not None else "",
+        "number": _("Page %(number)d of %(of)d") % {"number": start // limit + 1, "of": max(last, start) // limit + 1},
     }
-    if not filters.is_search:
-        last = max(0, page.total - 1) // limit * limit
-        pager["previous"] = filters.to_query_string(start=max(0, start - limit)) if start else ""
-        pager["last"] = filters.to_query_string(start=last) if last > start + limit and page.next is not None else ""
-        pager["number"] = _("Page %(number)d of %(of)d") % {
-            "number": start // limit + 1,
-            "of": max(last, start) // limit + 1,
-        }
-    return pager
 
 
 def _summarize(filters: Filters, page: LockPage) -> str:
-    found = len(page.locks)
+    shown = len(page.locks)
     if filters.is_search:
-        text = ngettext("%(found)d lock found", "%(found)d locks found", found) % {"found": found}
-        if filters.start or page.next is not None:
-            searched = (page.next if page.next is not None else page.total) or 0
-            text += " " + _format_range(filters.start + 1, max(searched, filters.start + 1), page.total)
-        return text
-    if not found:
-        return _("No locks")
-    if found == page.total:
-        return ngettext("%(count)d lock", "%(count)d locks", found) % {"count": found}
-    text = _("%(first)d to %(last)d of %(total)d locks") % {
-        "first": filters.start + 1,
-        "last": filters.start + found,
-        "total": page.total,
-    }
-    if page.ordered:
-        part = filters.start // page.ordered * page.ordered
-        text += " " + _format_range(part + 1, min(part + page.ordered, page.total), page.total)
-    return text
-
-
-def _format_range(first: int, last: int, total: int) -> str:
-    return _("among number %(first)d to %(last)d of %(total)d") % {"first": first, "last": last, "total": total}
+        text = ngettext("%(found)d lock found", "%(found)d locks found", page.total) % {"found": page.total}
+    elif not shown:
+        text = _("No locks")
+    elif shown == page.total:
+        text = ngettext("%(count)d lock", "%(count)d locks", shown) % {"count": shown}
+    else:
+        text = _("%(first)d to %(last)d of %(total)d locks") % {
+            "first": filters.start + 1,
+            "last": filters.start + shown,
+            "total": page.total,
+        }
+    return f"{text} {_('among those that expire first')}" if page.more else text
 
 
 def _empty_message(filters: Filters, page: LockPage) -> str:
-    if filters.is_search and page.next is not None:
-        return _("No match so far. Search on to look through the rest.")
     if filters.is_search:
         return _("No lock matches.")
     if filters.state:

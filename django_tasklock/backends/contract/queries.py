@@ -21,7 +21,7 @@ class Query(NamedTuple):
     """Which locks to list, and in which order: live ones in any order, the others by expiry.
 
     The filters are ``text`` (contained in the name, ignoring the case of ASCII letters), ``task`` (the full task
-    name), ``row`` (``Holder.row``) and ``waiting`` (has waiters). They are applied to a limited number of locks from
+    name) and ``waiting`` (has waiters). They are applied to a limited number of locks from
     ``offset`` on: ``Page.next`` is where to continue.
     """
 
@@ -30,7 +30,6 @@ class Query(NamedTuple):
     descending: bool = False
     text: str = ""
     task: str = ""
-    row: str = ""
     waiting: bool = False
     offset: int = 0
     limit: int = 100
@@ -38,15 +37,13 @@ class Query(NamedTuple):
     @property
     def searches(self) -> bool:
         """Whether the query has a filter for which the store has no index."""
-        return bool(self.text or self.task or self.row or self.waiting)
+        return bool(self.text or self.task or self.waiting)
 
     def matches(self, record: Record) -> bool:
         """Return whether a lock matches the query."""
-        holder = record.holder
         return (
             self.text.lower() in record.name.lower()
-            and self.task in ("", holder.task)
-            and self.row in ("", holder.row)
+            and self.task in ("", record.holder.task)
             and (record.waiting > 0 or not self.waiting)
         )
 

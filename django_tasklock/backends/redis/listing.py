@@ -30,8 +30,6 @@ def page_of(layout: Layout, query: Query, most: int = 0, *, as_indexed: bool = F
     needles = []
     if query.task:
         needles.append(f'"task":{json.dumps(query.task)}')
-    if query.row:
-        needles.append(f'"row":{json.dumps(query.row)}')
     filtered = query.text or query.waiting or needles
     arguments: list[str | int] = [
         query.which,

@@ -43,7 +43,9 @@ class Command(OperatorCommand):
         )
         parser.add_argument("--task", default="", help="Only locks of this task.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only locks with this text in their names.")
-        parser.add_argument("--limit", type=int, default=100, help="At most so many (default: %(default)s).")
+        parser.add_argument(
+            "--limit", type=int, default=100, help="At most so many, up to 1000 (default: %(default)s)."
+        )
 
     def run(self, options: dict[str, Any]) -> None:
         """List, explain or act. An empty name must not mean the list: that would pass for a release that was done."""
@@ -61,31 +63,23 @@ class Command(OperatorCommand):
             self._list(options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        if options["limit"] < 1:
-            raise CommandError("--limit must be 1 or more.")
         dead = options["state"] == DEAD
         query = Query(
             which="live" if dead else options["state"],
             text=options["search"],
             task=options["task"],
+            limit=options["limit"],
         )
-        found: list[LockView] = []
-        total, offset = 0, 0
-        while len(found) < options["limit"]:
-            step = query._replace(offset=offset, limit=min(1000, options["limit"] - len(found)))
-            page = operations.list_locks(step, dead=dead)
-            found += page.locks
-            total = page.total
-            if page.next is None:
-                break
-            offset = page.next
+        page = operations.list_locks(query, dead=dead)
         if options["json"]:
-            self.write_json({"total": total, "locks": found})
+            self.write_json(page)
             return
-        for lock in found:
+        for lock in page.locks:
             self.stdout.write(format_lock(lock))
         if options["verbosity"] > 0:
-            self.stdout.write(f"{len(found)} shown of {total} that are {options['state'].replace('_', ' ')}.")
+            more = ", among those that expire first" if page.more else ""
+            state = options["state"].replace("_", " ")
+            self.stdout.write(f"{len(page.locks)} shown of {page.total} that are {state}{more}.")
 
     def _explain(self, options: dict[str, Any]) -> None:
         detail = operations.get_lock(options["name"])

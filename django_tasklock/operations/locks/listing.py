@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.queries import Page, Query
+from django_tasklock.backends.contract.queries import Order, Page, Query
 from django_tasklock.conf import expiring
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.locks.holder import alive
@@ -20,60 +20,60 @@ from django_tasklock.types import Record, monotonic
 logger = logging.getLogger("django_tasklock")
 
 MAX_PAGE_SIZE = 1000  # locks per page
-MAX_DEAD_SEARCH = 5000  # locks, by expiry, among which those of ended processes are searched
-SEARCH_SECONDS = 1.0  # seconds for a search; each step reads thousands, and the store serves others in between
+MAX_READ = 10_000  # locks, the next to expire first, that are read to be sorted or searched for dead holders
+SEARCH_SECONDS = 1.0  # seconds for that, and for a search; the store serves others between two pages
+
+_SORT_KEYS: Mapping[Order, Callable[[Record], tuple[float, int]]] = {
+    "expiry": lambda record: (record.lease_ends, record.fence),
+    "age": lambda record: (-record.at, -record.fence),
+    "left": lambda record: (record.until, record.fence),
+}
 
 
 def list_locks(query: Query = Query(), *, dead: bool = False) -> LockPage:  # noqa: B008  # frozen
-    """Return a page of locks: index range reads in the store, and one query for the messages parked behind them.
+    """Return a page of locks, and count the messages parked behind each.
 
-    ``dead``: only live locks whose holder's process is known to have ended, by expiry, whatever the query says of state
-    and order; the page's ``total`` is their number. They are searched among the five thousand that expire first, where
-    they are because nobody renews them.
+    Of all locks of a state, the next to expire first, the store reads one page. Otherwise up to ten thousand locks, the
+    next to expire, are read, and filtered and sorted here; ``LockPage.more`` says if there are more. ``dead``: only
+    live locks whose holder's process is known to have ended, by expiry, whatever the query says of state and order.
 
     With ``query.waiting``, a lock behind which messages are parked is included only if a caller waits for it as well.
     Raises ``TaskLockError`` for an invalid query, and ``BackendUnavailable``.
     """
-    if not 0 <= query.limit <= MAX_PAGE_SIZE or query.offset < 0:
+    if not 1 <= query.limit <= MAX_PAGE_SIZE or query.offset < 0:
         raise TaskLockError(
-            f"limit must be 0 to {MAX_PAGE_SIZE} and offset 0 or more, not {query.limit} and {query.offset}"
+            f"limit must be 1 to {MAX_PAGE_SIZE} and offset 0 or more, not {query.limit} and {query.offset}"
         )
-    page = _read_dead(query) if dead else _read_page(query)
+    if dead or query.searches or query.descending or query.order != "expiry":
+        records, more = _read_dead(query) if dead else _read(query)
+        if not dead:
+            records.sort(key=_SORT_KEYS[query.order], reverse=query.descending)
+        end = query.offset + query.limit
+        page = Page(records[query.offset : end], len(records), end if end < len(records) else None)
+    else:
+        page, more = get_backend().page(query), False
     orphaned = query.which == "orphaned" and not dead
     parked = count_parked_behind([record.name for record in page.records])
     views = [lock_view(record, parked.get(record.name, 0), orphaned) for record in page.records]
-    orders = get_backend().orders
-    in_groups = (
-        not dead and orders is not None and query.which == "live" and query.order != "expiry" and page.total > orders
-    )
-    return LockPage(views, page.total, page.next, orders if in_groups else None)
+    return LockPage(views, page.total, page.next, more)
 
 
-def _read_page(query: Query) -> Page:
-    """Return a page; for a search, read on for about a second until the page is full."""
-    page: Page = get_backend().page(query)
-    if not query.searches:
-        return page
-    deadline, offset = monotonic() + SEARCH_SECONDS, query.offset
-    while page.next is not None and page.next > offset and len(page.records) < query.limit and monotonic() < deadline:
-        offset = page.next
-        more = get_backend().page(query._replace(offset=offset, limit=query.limit - len(page.records)))
-        page = Page([*page.records, *more.records], more.total, more.next)
-    return page
-
-
-def _read_dead(query: Query) -> Page:
-    """Return a page of the live locks whose holder's process has ended; ``total``: the number of all that match."""
-    search = query._replace(which="live", order="expiry", descending=False, offset=0, limit=MAX_PAGE_SIZE)
-    deadline, found = monotonic() + SEARCH_SECONDS, list[Record]()
+def _read(query: Query) -> tuple[list[Record], bool]:
+    """Return the locks that match, of the first ten thousand of that state, and whether there are more."""
+    search = query._replace(order="expiry", descending=False, offset=0, limit=MAX_PAGE_SIZE)
+    deadline, found = monotonic() + SEARCH_SECONDS, dict[str, Record]()  # a renewal moves a lock to a later page
     while True:
         page = get_backend().page(search)
-        found += [record for record in page.records if is_alive(record) is False]
-        if page.next is None or not search.offset < page.next < MAX_DEAD_SEARCH or monotonic() > deadline:
-            break
+        found |= {record.name: record for record in page.records}
+        if page.next is None or not search.offset < page.next < MAX_READ or monotonic() > deadline:
+            return list(found.values()), page.next is not None
         search = search._replace(offset=page.next)
-    end = query.offset + query.limit
-    return Page(found[query.offset : end], len(found), end if end < len(found) else None)
+
+
+def _read_dead(query: Query) -> tuple[list[Record], bool]:
+    """Return the matching locks whose holder's process has ended; they expire first, because nobody renews them."""
+    records, more = _read(query._replace(which="live"))
+    return [record for record in records if is_alive(record) is False], more
 
 
 def is_alive(record: Record) -> bool | None:
@@ -83,7 +83,7 @@ def is_alive(record: Record) -> bool | None:
 
 def count_locks() -> LockCounts:
     """Return the number of locks of each kind. Raises ``BackendUnavailable``."""
-    return LockCounts(*get_backend().counts(), dead=_read_dead(Query(limit=0)).total)
+    return LockCounts(*get_backend().counts(), dead=len(_read_dead(Query())[0]))
 
 
 def lock_view(record: Record, parked: int, orphaned: bool = False) -> LockView:
