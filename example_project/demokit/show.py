@@ -15,7 +15,9 @@ from django.utils import timezone
 from config.celery import app
 from demokit import streams
 from demokit.stage import Crew, say, wait
+from django_tasklock import get_lock_ttl
 from videos import ffmpeg
+from videos.locks import get_video_lock_key
 from videos.models import Attempt, Skip, Video
 from videos.publishing import publish
 
@@ -116,8 +118,11 @@ class Show:
         if video.status != Video.Status.TRANSCODING:
             return f"{video} {video.get_status_display()}"
         epochs = [attempt.epoch for attempt in self.lost if attempt.video_id == video.pk]
-        where = ", where its worker died" if video.lock_epoch in epochs else " of the next try" if epochs else ""
-        return f"{video} {video.progress} %{where}"
+        if video.lock_epoch in epochs:
+            ttl = get_lock_ttl(get_video_lock_key(video.pk))
+            lock = "its lock is free, its message is still to come" if ttl is None else f"its lock has {ttl:.0f} s left"
+            return f"{video} {video.progress} %, where its worker died; {lock}"
+        return f"{video} {video.progress} %{' of the next try' if epochs else ''}"
 
     def _kill_in_mid_transcode(self, victim: Video) -> None:
         """Kill the worker of ``victim`` once it has made progress, and start another one, as a supervisor would."""
