@@ -38,8 +38,6 @@ class LimiterGauge:
     """Calls in the window that ends now, for the rate nearest to its limit; or the number of taken permits."""
     limit: int | None
     """The limit in force; ``None``: unknown."""
-    per_minute: float | None = None
-    """Calls per minute in the window of that rate; ``None`` for a concurrency limiter."""
     waiting: int = 0
     paused: float = 0.0
     """Seconds until a pause ends, 0 if not paused."""
@@ -131,10 +129,7 @@ def _read_rate_gauges() -> list[LimiterGauge]:
         if view.usage is None or view.state is LimitState.IDLE:
             continue
         window = max(view.usage.windows, key=lambda one: one.used / max(1, one.limit))
-        minute = window.used * 60 / window.window
-        found.append(
-            LimiterGauge(view.name, "rate", window.used, window.limit, minute, view.waiting, view.usage.paused)
-        )
+        found.append(LimiterGauge(view.name, "rate", window.used, window.limit, view.waiting, view.usage.paused))
     return found
 
 
