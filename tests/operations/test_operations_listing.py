@@ -268,12 +268,6 @@ class TestRow:
         granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=row))))
         assert sentence in sentences(get_lock("film:1"))
 
-    def test_found_by_its_row(self, store, video):
-        granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=f"testapp.video:{video.pk}"))))
-        granted(get_backend().acquire(an_ask("film:2", holder=holder_json(row=f"testapp.video:{video.pk}0"))))
-        found = list_locks(Query(row=f"testapp.video:{video.pk}")).locks
-        assert [lock.info.name for lock in found] == ["film:1"]
-
 
 class TestNames:
     def of(self, name, *parameters: str) -> str | None:

@@ -138,7 +138,9 @@ def _summarize(filters: Filters, page: LockPage) -> str:
             "last": filters.start + shown,
             "total": page.total,
         }
-    return f"{text} {_('among those that expire first')}" if page.more else text
+    if page.more:
+        text += " " + _("among those that expire first")
+    return text
 
 
 def _empty_message(filters: Filters, page: LockPage) -> str:
