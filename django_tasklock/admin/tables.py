@@ -27,8 +27,8 @@ from django_tasklock.models import Lock, RateLimit
 from django_tasklock.operations.audit import LIMIT_ACTIONS
 from django_tasklock.operations.datetimes import with_zone
 from django_tasklock.operations.durations import format_duration
-from django_tasklock.operations.parked.acts import ParkedResult
-from django_tasklock.operations.parked.listing import ParkedQuery
+from django_tasklock.operations.parked.acts import ParkedResult, discard_parked, publish_parked, requeue_parked
+from django_tasklock.operations.parked.listing import ParkedQuery, list_parked
 from django_tasklock.operations.sweep.options import MAX_SECONDS_IN_REQUEST
 from django_tasklock.operations.sweep.report import FindingOutcome, Kind
 
@@ -251,10 +251,10 @@ class ParkedMessageAdmin(NamedAdmin):
     ordering = ("pk",)
     action_form = ReasonForm
     actions = (
-        _message_action(operations.publish_parked, gettext_lazy("Publish now")),
-        _message_action(operations.requeue_parked, gettext_lazy("Let dead ones wait again")),
+        _message_action(publish_parked, gettext_lazy("Publish now")),
+        _message_action(requeue_parked, gettext_lazy("Let dead ones wait again")),
         _message_action(
-            operations.discard_parked,
+            discard_parked,
             gettext_lazy("Discard"),
             gettext_lazy(
                 "A message that is discarded never runs. Callers that wait for its result learn that it was revoked."
@@ -283,7 +283,7 @@ class ParkedMessageAdmin(NamedAdmin):
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
         """Add why each waits, and the link to its lock; leave out those that have ended meanwhile."""
         ids = tuple(row.task_id for row in rows)
-        page = operations.list_parked(ParkedQuery(ids=ids, limit=len(ids))).messages if ids else ()
+        page = list_parked(ParkedQuery(ids=ids, limit=len(ids))).messages if ids else ()
         views = {view.info.id: view for view in page}
         rows = [row for row in rows if row.pk in views]
         for row in rows:

@@ -17,11 +17,23 @@ from rest_framework import serializers
 from django_tasklock import operations
 from django_tasklock.backends.contract.queries import Order, Query
 from django_tasklock.names import bare_name
-from django_tasklock.operations import ActQuery, LimitOutcome, LockState, Outcome, ParkedOutcome, ParkedQuery, to_plain
-from django_tasklock.operations.limits.permits import clean_limiter_name
-from django_tasklock.operations.limits.rates import LONGEST_PAUSE
-from django_tasklock.operations.parked.listing import STATES
+from django_tasklock.operations import LockState, Outcome, to_plain
+from django_tasklock.operations.limits.permits import clean_limiter_name, get_permits, list_permits, release_permit
+from django_tasklock.operations.limits.rates import (
+    LONGEST_PAUSE,
+    change_limit,
+    get_limit,
+    list_limits,
+    pause_limit,
+    reset_limit,
+    resume_limit,
+)
+from django_tasklock.operations.limits.values import LimitOutcome
+from django_tasklock.operations.parked.acts import ParkedOutcome, discard_parked, publish_parked, requeue_parked
+from django_tasklock.operations.parked.listing import STATES, ParkedQuery, find_parked, list_parked
 from django_tasklock.operations.sweep.options import MAX_SECONDS_IN_REQUEST
+from django_tasklock.operations.sweep.runs import find_sweep_run
+from django_tasklock.operations.trail import ActQuery, list_acts
 from django_tasklock.operations.values import DEAD
 from django_tasklock.rest.problems import Code, Problem
 
@@ -213,23 +225,23 @@ def _get_lock(name: str) -> Any:
 
 
 def _list_limits(name: str, **given: Any) -> Any:
-    return operations.list_limits(name=name or None, **given)
+    return list_limits(name=name or None, **given)
 
 
 def _get_limit(name: str) -> Any:
-    found = operations.get_limit(name)
+    found = get_limit(name)
     limit = _found(found.limit, "unknown_limiter", _("No rate limit %(name)r is known."), name=name)
     return {**to_plain(limit), "tenants_seen": found.tenants, "history": found.history}
 
 
 def _get_permits(name: str) -> Any:
     sentence = _("No permit of %(name)r is taken.")
-    return _found(operations.get_permits(name), "unknown_limiter", sentence, name=name)
+    return _found(get_permits(name), "unknown_limiter", sentence, name=name)
 
 
 def _get_message(task_id: str) -> Any:
     sentence = _("No message %(id)r is parked.")
-    return _found(operations.find_parked(task_id), "unknown_message", sentence, id=task_id)
+    return _found(find_parked(task_id), "unknown_message", sentence, id=task_id)
 
 
 def _list_runs(limit: int) -> Any:
@@ -238,7 +250,7 @@ def _list_runs(limit: int) -> Any:
 
 def _get_run(number: str) -> Any:
     known = number.isascii() and number.isdecimal() and len(number) <= 18
-    run = operations.find_sweep_run(int(number)) if known else None
+    run = find_sweep_run(int(number)) if known else None
     return _found(run, "unknown_run", _("No run %(number)s of the sweep is recorded."), number=number)
 
 
@@ -247,7 +259,7 @@ def _sweep(**given: Any) -> Any:
 
 
 def _list_acts(below: int | None, limit: int, **given: Any) -> Any:
-    return operations.list_acts(ActQuery(**given), below=below, limit=limit)
+    return list_acts(ActQuery(**given), below=below, limit=limit)
 
 
 # The table
@@ -305,31 +317,31 @@ END_POINTS = (
     EndPoint("limits", "GET", "limits", "[rate limits](limits-operators.md), page by page, with their state",
              _VIEW_LIMITS, _list_limits, _LIMITS, refused=_CANNOT_LIST),
     _limit_act("reset-limit", "limits/{name}/reset", "remove usage, bookings, a pause and a lowered limit",
-               operations.reset_limit),
+               reset_limit),
     _limit_act("change-limit", "limits/{name}/change", "set the share of the limit that is in force",
-               operations.change_limit, fields=_SHARE),
+               change_limit, fields=_SHARE),
     _limit_act("pause-limit", "limits/{name}/pause", "pause all callers for some seconds",
-               operations.pause_limit, fields=_PAUSE),
+               pause_limit, fields=_PAUSE),
     _limit_act("resume-limit", "limits/{name}/resume", "end a pause, whatever its cause",
-               operations.resume_limit),
+               resume_limit),
     EndPoint("limit", "GET", "limits/{name}",
              "one of them, its tenants, and operators' actions on it; 404 if it is not known",
              _VIEW_LIMITS, _get_limit, clean=clean_limiter_name, refused=_CANNOT_LIST),
     EndPoint("concurrency", "GET", "concurrency", "concurrency limiters that have members, the first hundred by name",
-             _VIEW_LIMITS, operations.list_permits, {"text": _text("part of the name")}, refused=_CANNOT_LIST),
+             _VIEW_LIMITS, list_permits, {"text": _text("part of the name")}, refused=_CANNOT_LIST),
     _limit_act("release-permit", "concurrency/{name}/release", "release the permit of one member by force",
-               operations.release_permit, fields=_MEMBER, clean=bare_name),
+               release_permit, fields=_MEMBER, clean=bare_name),
     EndPoint("permits", "GET", "concurrency/{name}", "its members; 404 while it has none",
              _VIEW_LIMITS, _get_permits, clean=bare_name, refused=_CANNOT_LIST),
     EndPoint("parked", "GET", "parked",
              "[parked messages](operations.md) over all locks, page by page, each with what it waits for",
-             _VIEW_MESSAGES, lambda **given: operations.list_parked(ParkedQuery(**given)), _PARKED),
+             _VIEW_MESSAGES, lambda **given: list_parked(ParkedQuery(**given)), _PARKED),
     _message_act("publish-parked", "parked/{task_id}/publish",
-                 "publish it now, if its lock is free and it is its turn", operations.publish_parked),
+                 "publish it now, if its lock is free and it is its turn", publish_parked),
     _message_act("requeue-parked", "parked/{task_id}/requeue", "let a dead message wait for its lock again",
-                 operations.requeue_parked),
+                 requeue_parked),
     _message_act("discard-parked", "parked/{task_id}/discard", "end it as revoked, without running it",
-                 operations.discard_parked),
+                 discard_parked),
     EndPoint("parked-message", "GET", "parked/{task_id}", "one of them; 404 if there is none",
              _VIEW_MESSAGES, _get_message),
     EndPoint("sweep", "POST", "sweep", "[sweep](sweep.md) once, or only check",

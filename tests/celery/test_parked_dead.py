@@ -17,13 +17,14 @@ from django.db.models import F
 from django.test import Client
 from django.urls import reverse
 
-from django_tasklock import list_all_task_locks, operations
+from django_tasklock import list_all_task_locks
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.parking import promotion
 from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations import Actor
+from django_tasklock.operations.parked.acts import discard_parked, requeue_parked
 from django_tasklock.types import AcquireRequest
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
@@ -241,7 +242,7 @@ class TestOperators:
         task = dead(app, monkeypatch)
         app.app.tasks.register(task)
         [(task_id,)] = rows("task_id")
-        result = operations.requeue_parked(task_id, by=self.BY, reason="it is back")
+        result = requeue_parked(task_id, by=self.BY, reason="it is back")
         assert (bool(result), str(result)) == (True, f"Message {task_id} waits for its lock again.")
         assert app.run() == ("SUCCESS", 0)
         assert rows() == []
@@ -250,7 +251,7 @@ class TestOperators:
     def test_discard(self, app: OnceApp, monkeypatch: Any) -> None:
         task = dead(app, monkeypatch)
         [(task_id,)] = rows("task_id")
-        assert operations.discard_parked(task_id, by=self.BY)
+        assert discard_parked(task_id, by=self.BY)
         assert rows() == []
         assert task.AsyncResult(task_id).state == "REVOKED"
         assert AuditEntry.objects.get().action == "discard"
@@ -258,11 +259,11 @@ class TestOperators:
     def test_what_cannot_be_done(self, app: OnceApp) -> None:
         parked(app)
         [(task_id,)] = rows("task_id")
-        assert "not dead" in operations.requeue_parked(task_id, by=self.BY).why
-        assert "no such" in operations.requeue_parked("x", by=self.BY).why
-        assert "no such" in operations.discard_parked("x", by=self.BY).why
+        assert "not dead" in requeue_parked(task_id, by=self.BY).why
+        assert "no such" in requeue_parked("x", by=self.BY).why
+        assert "no such" in discard_parked("x", by=self.BY).why
         assert promote("n", app.app)
-        assert "promoted" in operations.discard_parked(task_id, by=self.BY).why
+        assert "promoted" in discard_parked(task_id, by=self.BY).why
         assert AuditEntry.objects.count() == 0
 
     def test_one_without_a_signature_is_not_requeued(self, app: OnceApp, monkeypatch: Any) -> None:
@@ -271,7 +272,7 @@ class TestOperators:
         kept = json.loads(row.message)
         del kept["signature"]
         ParkedMessage.objects.update(message=json.dumps(kept))
-        result = operations.requeue_parked(row.task_id, by=self.BY)
+        result = requeue_parked(row.task_id, by=self.BY)
         assert not result
         assert "no signature" in result.why
         assert rows("state") == [("dead",)]
@@ -280,7 +281,7 @@ class TestOperators:
         dead(app, monkeypatch)
         row = ParkedMessage.objects.get()
         ParkedMessage.objects.update(message=row.message.replace('"signature": "', '"signature": "x'))
-        assert "SECRET_KEY" in operations.requeue_parked(row.task_id, by=self.BY).why
+        assert "SECRET_KEY" in requeue_parked(row.task_id, by=self.BY).why
         assert rows("state") == [("dead",)]
 
     def test_the_command(self, app: OnceApp, monkeypatch: Any) -> None:

@@ -31,7 +31,8 @@ from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import boot, holder_json
 from django_tasklock.models import ParkedMessage
-from django_tasklock.operations.parked.listing import ParkedQuery
+from django_tasklock.operations.parked.acts import discard_parked
+from django_tasklock.operations.parked.listing import ParkedQuery, list_parked
 from django_tasklock.types import AcquireRequest, Grant
 from tests.doors.test_admin_parked import message
 from tests.support.celery_site.courier import Courier, Killed, promoted_by_processes
@@ -638,9 +639,9 @@ class TestListing:
         """It comes with the address of a page, and from a terminal of another encoding."""
         message(1).save()
         assert parking.find(text) is None
-        assert operations.discard_parked(text, by=operations.Actor("who")).why == "there is no such message"
-        assert not operations.list_parked(ParkedQuery(text=text)).messages
-        found = operations.list_parked(ParkedQuery(ids=(text, "id-1"))).messages
+        assert discard_parked(text, by=operations.Actor("who")).why == "there is no such message"
+        assert not list_parked(ParkedQuery(text=text)).messages
+        found = list_parked(ParkedQuery(ids=(text, "id-1"))).messages
         assert [one.info.task_id for one in found] == ["id-1"]
         assert parked_messages(text) == []
         assert count_parked(text) == 0

@@ -26,8 +26,9 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.queries import Query
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
-from django_tasklock.operations import Actor, acts, get_lock, list_locks, list_permits, release_lock, sweep
+from django_tasklock.operations import Actor, acts, get_lock, list_locks, release_lock, sweep
 from django_tasklock.operations.audit import NewEntry, record_acts
+from django_tasklock.operations.limits.permits import list_permits
 from django_tasklock.texts import printable
 from django_tasklock.types import Holder
 from tests.support import environment

@@ -14,7 +14,7 @@ from django.utils import timezone
 from django_tasklock import TaskLock, TaskLockError, operations
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import AuditEntry
-from django_tasklock.operations.trail import ActQuery
+from django_tasklock.operations.trail import ActQuery, list_acts
 from django_tasklock.operations.values import Actor
 from tests.support.admin_pages import Reader, page_of, table
 
@@ -154,4 +154,4 @@ def test_times_are_to_the_second_and_acts_in_words(auditor: Client) -> None:
 def test_the_operation_refuses_pages_that_cannot_be() -> None:
     for limit in (0, 1001):
         with pytest.raises(TaskLockError):
-            operations.list_acts(ActQuery(), limit=limit)
+            list_acts(ActQuery(), limit=limit)

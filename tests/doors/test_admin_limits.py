@@ -11,11 +11,12 @@ from django.contrib.admin.utils import quote
 from django.contrib.auth.models import User
 from django.test import Client
 
-from django_tasklock import ConcurrencyLimiter, RateLimiter, operations
+from django_tasklock import ConcurrencyLimiter, RateLimiter
 from django_tasklock.admin import RateLimitAdmin
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.models import AuditEntry
+from django_tasklock.operations.limits.permits import get_permits
 from django_tasklock.rates.notation import parse_rates
 from django_tasklock.types import AcquireRequest, fingerprint
 from tests.support.admin_pages import Reader, words
@@ -394,19 +395,19 @@ class TestActs:
         assert "videos.transcode" in words(actor.get(PAGES["release"]).text)
         answer = actor.post(PAGES["release"], WELL_FORMED, follow=True)
         assert f"The permit of “{NAME}” was released." in words(answer.text)
-        [left] = operations.get_permits(NAME).members
+        [left] = get_permits(NAME).members
         assert left.fingerprint == other
         answer = actor.post(PAGES["release"], WELL_FORMED, follow=True)
         assert "has no permit any more" in words(answer.text)
-        assert operations.get_permits(NAME).used == 1
+        assert get_permits(NAME).used == 1
         assert 'id="tasklock-free"' in actor.get(PAGES["release"]).text
 
     def test_a_holder_of_this_process(self, actor: Client) -> None:
         """It goes on, and its release is no error."""
         with ConcurrencyLimiter("here", 2):
-            [member] = operations.get_permits("here").members
+            [member] = get_permits("here").members
             actor.post(page_of("here", "release"), {**WELL_FORMED, "member": member.fingerprint})
-            assert operations.get_permits("here") is None
+            assert get_permits("here") is None
 
     def test_acts_with_atomic_requests(self, actor: Client, busy: RateLimiter, settings: Any) -> None:
         settings.DATABASES["default"]["ATOMIC_REQUESTS"] = True

@@ -9,10 +9,11 @@ from typing import Any, get_args
 import pytest
 from django.urls import reverse
 
-from django_tasklock import ConcurrencyLimiter, RateLimiter, operations
+from django_tasklock import ConcurrencyLimiter, RateLimiter
 from django_tasklock.celery.parking.envelope import sign
 from django_tasklock.models import AuditEntry, SweepEntry
 from django_tasklock.operations import Actor
+from django_tasklock.operations.limits.rates import pause_limit
 from django_tasklock.operations.sweep import stream
 from django_tasklock.rest.access import RATES
 from django_tasklock.rest.problems import Code
@@ -40,7 +41,7 @@ def send(point: EndPoint, lock_up: Any, name: str) -> Any:
     limiter = RateLimiter(name, "9/m")
     limiter.acquire()
     if point.name == "resume-limit":
-        operations.pause_limit(name, 60, by=Actor("somebody"))
+        pause_limit(name, 60, by=Actor("somebody"))
     permits = ConcurrencyLimiter(name, 2)
     permits.acquire()
     [member] = permits.members()

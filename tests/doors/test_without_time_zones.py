@@ -9,6 +9,7 @@ import pytest
 from django.test import Client
 
 from django_tasklock import RateLimiter, operations
+from django_tasklock.operations.limits.rates import pause_limit, reset_limit
 from django_tasklock.operations.values import Actor
 from tests.support.rest import PREFIX, Api
 
@@ -37,7 +38,7 @@ def naive(settings: Any) -> None:
 )
 def test_pages_are_shown(visitor: Any, page: str) -> None:
     RateLimiter("api", "1/m").acquire()
-    operations.pause_limit("api", 60, by=ME)
+    pause_limit("api", 60, by=ME)
     operations.sweep(by=ME, pause=0)
     client: Client = visitor("root")
     assert client.get(f"/admin/tasklock/{page}").status_code == 200
@@ -45,7 +46,7 @@ def test_pages_are_shown(visitor: Any, page: str) -> None:
 
 def test_times_that_are_shown_are_those_of_the_deed(by_key: Api) -> None:
     RateLimiter("api", "1/m").acquire()
-    operations.reset_limit("api", by=ME)
+    reset_limit("api", by=ME)
     [act] = by_key.get(PREFIX + "audit").json()["acts"]
     assert act["at"].endswith("Z")
     assert abs(datetime.fromisoformat(act["at"]) - datetime.now(UTC)) < A_MINUTE
@@ -54,7 +55,7 @@ def test_times_that_are_shown_are_those_of_the_deed(by_key: Api) -> None:
 @pytest.mark.parametrize("written", ["{:%Y-%m-%dT%H:%M:%SZ}", "{:%Y-%m-%dT%H:%M:%S}"], ids=["utc", "of the project"])
 def test_a_time_that_is_given_narrows(by_key: Api, written: str) -> None:
     RateLimiter("api", "1/m").acquire()
-    operations.reset_limit("api", by=ME)
+    reset_limit("api", by=ME)
     for minutes, found in ((-5, 1), (5, 0)):
         at = datetime.now(UTC) + timedelta(minutes=minutes)
         if not written.endswith("Z}"):

@@ -17,7 +17,10 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.rates import Rate, RateStore, Terms
 from django_tasklock.models import AuditEntry
-from django_tasklock.operations import Actor, LimitOutcome, LimitState
+from django_tasklock.operations import Actor
+from django_tasklock.operations.limits.permits import get_permits, list_permits, release_permit
+from django_tasklock.operations.limits.rates import change_limit, get_limit, list_limits, reset_limit
+from django_tasklock.operations.limits.values import LimitOutcome, LimitState, LimitView
 from tests.support.stores import stores
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -43,14 +46,14 @@ def name() -> str:
     return f"limit:{secrets.token_hex(6)}"
 
 
-def view(name: str) -> operations.LimitView:
-    found = operations.get_limit(name).limit
+def view(name: str) -> LimitView:
+    found = get_limit(name).limit
     assert found is not None
     return found
 
 
 def known(text: str) -> list[str]:
-    return [one.name for one in operations.list_limits(text).limits]
+    return [one.name for one in list_limits(text).limits]
 
 
 class TestLooking:
@@ -74,7 +77,7 @@ class TestLooking:
 
     def test_one_of_the_settings_that_nobody_has_used(self, kept: str, name: str, settings: Any) -> None:
         settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {name: {"rates": ["10/s", "50/d"]}}}
-        [seen] = operations.list_limits(name).limits
+        [seen] = list_limits(name).limits
         assert (seen.rates, seen.configured, seen.state) == (("10/s", "50/d"), True, LimitState.OPEN)
         assert get_backend().rates.names(10_000).count(name) == 0, "looking leaves nothing behind"
 
@@ -86,7 +89,7 @@ class TestLooking:
             RateLimiter(second, "5000/m").reserve()
         for _ in range(2):
             assert known(name) == [second, first]
-            operations.get_limit(first)
+            get_limit(first)
         assert known(name) == [second, first]
 
     def test_tenants(self, kept: str, name: str, settings: Any) -> None:
@@ -96,20 +99,20 @@ class TestLooking:
         limiter.tenant("acme").acquire()
         limiter.tenant("acme").reserve()
         limiter.tenant(None).acquire()
-        [seen] = operations.list_limits(name).limits
+        [seen] = list_limits(name).limits
         assert (seen.name, seen.tenants) == (name, 2)
-        detail = operations.get_limit(name)
+        detail = get_limit(name)
         assert {one.tenant: one.usage.used for one in detail.tenants if one.usage} == {"acme": 2, "": 1}
         tenant = view(f"{name}:tenant:acme")
         assert (tenant.limiter, tenant.tenant, tenant.rates, tenant.state) == (name, "acme", ("2/m",), LimitState.FULL)
-        assert [one.name for one in operations.list_limits(name=tenant.name).limits] == [tenant.name]
+        assert [one.name for one in list_limits(name=tenant.name).limits] == [tenant.name]
 
     def test_only_a_tenant_has_booked_so_far(self, kept: str, name: str) -> None:
         """The shared place is booked when the tenant's turn has come."""
         RateLimiter(name, "100/m", tenants="2/m").tenant("acme").reserve()
         assert known(name) == [name]
         assert (view(name).state, view(name).tenants) == (LimitState.IDLE, 1)
-        assert [one.tenant for one in operations.get_limit(name).tenants] == ["acme"]
+        assert [one.tenant for one in get_limit(name).tenants] == ["acme"]
 
     @pytest.mark.parametrize("algorithm", ["paced", "bucket"])
     def test_the_other_algorithms(self, kept: str, name: str, algorithm: Any) -> None:
@@ -155,7 +158,7 @@ class TestLooking:
         seen: list[str] = []
         offset: int | None = 0
         while offset is not None:
-            page = operations.list_limits(name, offset=offset, limit=2)
+            page = list_limits(name, offset=offset, limit=2)
             assert page.total == 5
             seen += [one.name for one in page.limits]
             offset = page.next
@@ -163,31 +166,31 @@ class TestLooking:
         assert sorted(seen) == names
         for limit, start in ((0, 0), (201, 0), (10, -1)):
             with pytest.raises(TaskLockError, match="limit must be"):
-                operations.list_limits(limit=limit, offset=start)
+                list_limits(limit=limit, offset=start)
 
     def test_unknown(self, kept: str, name: str) -> None:
-        detail = operations.get_limit(name)
+        detail = get_limit(name)
         assert (detail.limit, detail.permits, list(detail.tenants)) == (None, None, [])
-        assert not operations.reset_limit(name, by=ME)
-        assert operations.change_limit(name, 0.5, by=ME).outcome is LimitOutcome.UNKNOWN
-        assert operations.get_permits(name) is None
+        assert not reset_limit(name, by=ME)
+        assert change_limit(name, 0.5, by=ME).outcome is LimitOutcome.UNKNOWN
+        assert get_permits(name) is None
         assert name not in known("")
         with pytest.raises(TaskLockError, match="characters"):
-            operations.get_limit("x" * 201)
+            get_limit("x" * 201)
 
     def test_nothing_is_looked_for_by_its_key(self, name: str) -> None:
         """A keyspace scan holds up everybody: lists come from indexes (gold standard 8.20)."""
         RateLimiter(name, "5/m").reserve()
         with redis.Redis.from_url(django_settings.TASKLOCK["LOCATION"]) as store:
             store.config_resetstat()
-            operations.list_limits()
-            operations.list_permits()
-            operations.get_limit(name)
+            list_limits()
+            list_permits()
+            get_limit(name)
             assert not {"cmdstat_keys", "cmdstat_scan"} & store.info("commandstats").keys()
 
     def test_a_store_that_keeps_none(self, settings: Any) -> None:
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "core"}
-        for ask in (operations.list_limits, operations.list_permits, lambda: operations.get_limit("x")):
+        for ask in (list_limits, list_permits, lambda: get_limit("x")):
             with pytest.raises(TaskLockError, match="keeps no rate limits|has no permits"):
                 ask()
 
@@ -199,12 +202,12 @@ class TestActing:
         for _ in range(3):
             limiter.reserve()
         limiter.penalize(30)
-        result = operations.reset_limit(name, by=ME, reason="new month")
+        result = reset_limit(name, by=ME, reason="new month")
         assert (result.outcome, bool(result)) == (LimitOutcome.RESET, True)
         seen = view(name)
         assert seen.usage is not None
         assert (seen.state, seen.waiting, seen.usage.used, seen.usage.paused) == (LimitState.OPEN, 0, 0, 0)
-        [act] = operations.get_limit(name).history
+        [act] = get_limit(name).history
         assert (act.actor, act.action, act.reason) == ("somebody", "reset_limit", "new month")
         assert "2 used and 1 ahead of 2/m" in act.outcome
         assert limiter.try_acquire() is not None
@@ -213,7 +216,7 @@ class TestActing:
         """It is in force for the limiter's own callers at once, and until it is changed back."""
         limiter = RateLimiter(name, "10/m")
         limiter.acquire()
-        result = operations.change_limit(name, 0.3, by=ME)
+        result = change_limit(name, 0.3, by=ME)
         assert (result.outcome, result.share, result.before) == (LimitOutcome.CHANGED, 0.3, 1.0)
         limiter.acquire()
         limiter.acquire()
@@ -221,44 +224,44 @@ class TestActing:
         seen = view(name)
         assert seen.usage is not None
         assert (seen.usage.windows[0].limit, seen.usage.share) == (3, 0.3)
-        assert operations.change_limit(name, 1, by=ME).before == 0.3
+        assert change_limit(name, 1, by=ME).before == 0.3
         assert limiter.try_acquire() is not None
-        assert [act.action for act in operations.get_limit(name).history] == ["change_limit"] * 2
+        assert [act.action for act in get_limit(name).history] == ["change_limit"] * 2
         for share in (0, 1.01, -1, True, float("nan")):
             with pytest.raises(TaskLockError, match="share"):
-                operations.change_limit(name, share, by=ME)
+                change_limit(name, share, by=ME)
 
     def test_a_permit(self, kept: str, name: str) -> None:
         """Of the member that was named, and of no other."""
         first, other = ConcurrencyLimiter(name, 2), ConcurrencyLimiter(f"{name}:other", 2)
         with first, other:
-            [member] = (seen := operations.get_permits(name)).members
+            [member] = (seen := get_permits(name)).members
             assert (seen.limit, seen.used, seen.waiting) == (2, 1, 0)
-            assert name in [one.name for one in operations.list_permits().limiters]
-            for wrong in ("", "0" * 12, operations.get_permits(other.name).members[0].fingerprint):
-                assert operations.release_permit(name, wrong, by=ME).outcome is LimitOutcome.NOT_HELD
+            assert name in [one.name for one in list_permits().limiters]
+            for wrong in ("", "0" * 12, get_permits(other.name).members[0].fingerprint):
+                assert release_permit(name, wrong, by=ME).outcome is LimitOutcome.NOT_HELD
             assert AuditEntry.objects.count() == 0
-            result = operations.release_permit(name, member.fingerprint, by=ME, reason="stuck")
+            result = release_permit(name, member.fingerprint, by=ME, reason="stuck")
             assert (result.outcome, result.member.holder) == (LimitOutcome.RELEASED, member.holder)
-            assert operations.get_permits(name) is None
-            assert operations.get_permits(other.name).used == 1
-            [act] = operations.get_limit(name).history
+            assert get_permits(name) is None
+            assert get_permits(other.name).used == 1
+            [act] = get_limit(name).history
             assert (act.action, act.reason) == ("release_permit", "stuck")
-            assert not operations.release_permit(name, member.fingerprint, by=ME)
+            assert not release_permit(name, member.fingerprint, by=ME)
 
     def test_a_lock_of_the_same_name_has_a_history_of_its_own(self, kept: str, name: str) -> None:
         RateLimiter(name, "2/m").reserve()
-        operations.reset_limit(name, by=ME)
+        reset_limit(name, by=ME)
         with TaskLock(name):
             operations.release_lock(name, by=ME)
         assert [act.action for act in operations.get_lock(name).history] == ["release"]
-        assert [act.action for act in operations.get_limit(name).history] == ["reset_limit"]
+        assert [act.action for act in get_limit(name).history] == ["reset_limit"]
         assert len(operations.acts(name)) == 2
 
     def test_what_users_did_is_in_djangos_log(self, name: str) -> None:
         user = User.objects.create(username="root")
         RateLimiter(name, "2/m").reserve()
-        operations.reset_limit(name, by=Actor("root", user.pk), reason="why")
+        reset_limit(name, by=Actor("root", user.pk), reason="why")
         [entry] = LogEntry.objects.all()
         assert (entry.content_type.model, entry.object_id) == ("ratelimit", name)
         assert "why" in entry.get_change_message()

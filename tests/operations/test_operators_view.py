@@ -17,6 +17,7 @@ from django_tasklock.backends.database import listing as in_database
 from django_tasklock.backends.redis import listing as in_redis
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations import Actor, LockState, acts, audit, get_lock, list_locks, sweep
+from django_tasklock.operations.limits.rates import list_limits
 from tests.support.admin_pages import LIST, Reader, page_of, words
 from tests.support.rest import KEY, Api, problem, url
 from tests.support.stores import clear, stores
@@ -131,9 +132,9 @@ def test_a_paused_limiter_comes_first(kind, settings):
     paused = RateLimiter("zpaused", "9/h")
     paused.acquire()
     paused.penalize(600)
-    shown = [view.name for view in operations.list_limits(limit=3).limits]
+    shown = [view.name for view in list_limits(limit=3).limits]
     assert shown[:2] == ["zpaused", "zfull"]
-    assert len(operations.list_limits(offset=40, limit=50).limits) == 3
+    assert len(list_limits(offset=40, limit=50).limits) == 3
 
 
 def test_a_click_does_not_build_the_page_that_it_does_not_show(admin_settings, operator, take, monkeypatch):

@@ -9,7 +9,11 @@ import pytest
 from django.utils import translation
 
 from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, operations
-from django_tasklock.operations import Actor, LimitOutcome, LimitResult, Outcome, ParkedOutcome, ParkedResult, Result
+from django_tasklock.operations import Actor, Outcome, Result
+from django_tasklock.operations.limits.permits import get_permits
+from django_tasklock.operations.limits.rates import get_limit
+from django_tasklock.operations.limits.values import LimitOutcome, LimitResult
+from django_tasklock.operations.parked.acts import ParkedOutcome, ParkedResult
 from tests.support.guards import ONCE, no_guards
 from tests.support.stores import clear
 from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, swept
@@ -55,9 +59,9 @@ def test_a_lock_is_one_object_with_its_row() -> None:
 def test_limits_and_permits() -> None:
     RateLimiter("api", "10/m").acquire()
     with ConcurrencyLimiter("transcode", 3):
-        document = plain(operations.get_permits("transcode"))
+        document = plain(get_permits("transcode"))
         assert (document["used"], document["limit"], len(document["members"])) == (1, 3, 1)
-    limit = plain(operations.get_limit("api").limit)
+    limit = plain(get_limit("api").limit)
     assert (limit["state"], limit["usage"]["windows"][0]["used"]) == ("open", 1)
 
 

@@ -9,10 +9,11 @@ from django.contrib import messages
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.utils.translation import gettext as _
 
-from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, call_or_404
 from django_tasklock.admin.forms import LimitReasonForm, MemberForm, PauseForm, ShareForm
 from django_tasklock.admin.limits.rows import limit_row, permits_row
+from django_tasklock.operations.limits.permits import release_permit
+from django_tasklock.operations.limits.rates import change_limit, get_limit, pause_limit, reset_limit, resume_limit
 from django_tasklock.operations.limits.values import LimitDetail, LimitResult
 
 
@@ -20,7 +21,7 @@ def reset(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the confirmation on GET. On POST delete the usage and the reservations."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
-        return _perform(admin, request, name, form, operations.reset_limit)
+        return _perform(admin, request, name, form, reset_limit)
     return _render_confirmation(admin, request, "limit_reset", _("Reset this rate limit?"), _get_limit(name), form)
 
 
@@ -28,7 +29,7 @@ def change(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the form for the share of the limit on GET. On POST enforce that share."""
     form = ShareForm(request.POST) if request.method == "POST" else None
     if form and form.is_valid():
-        return _perform(admin, request, name, form, operations.change_limit, form.share)
+        return _perform(admin, request, name, form, change_limit, form.share)
     detail = _get_limit(name)
     usage = detail.limit.usage if detail.limit else None
     form = form or ShareForm(initial={"percent": f"{usage.share * 100 if usage else 100:g}"})
@@ -39,7 +40,7 @@ def pause(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the form for the length of the pause on GET. On POST pause the limit."""
     form = PauseForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
-        return _perform(admin, request, name, form, operations.pause_limit, form.seconds)
+        return _perform(admin, request, name, form, pause_limit, form.seconds)
     return _render_confirmation(admin, request, "limit_pause", _("Pause this rate limit?"), _get_limit(name), form)
 
 
@@ -47,7 +48,7 @@ def resume(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the confirmation on GET. On POST end the pause."""
     form = LimitReasonForm(request.POST if request.method == "POST" else None)
     if form.is_valid():
-        return _perform(admin, request, name, form, operations.resume_limit)
+        return _perform(admin, request, name, form, resume_limit)
     return _render_confirmation(
         admin, request, "limit_resume", _("End the pause of this rate limit?"), _get_limit(name), form
     )
@@ -59,7 +60,7 @@ def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     member = parameters.get("member", "")
     form = MemberForm(parameters) if request.method == "POST" else MemberForm(initial={"member": member})
     if form.is_valid():
-        return _perform(admin, request, name, form, operations.release_permit, form.cleaned_data["member"])
+        return _perform(admin, request, name, form, release_permit, form.cleaned_data["member"])
     detail = _get_limit(name)
     members = permits_row(detail.permits, _no_url).members if detail.permits else ()
     selected = next((one for one in members if member and one.info.fingerprint == member), None)
@@ -99,7 +100,7 @@ def _render_confirmation(
 
 
 def _get_limit(name: str) -> LimitDetail:
-    return call_or_404(operations.get_limit, name)
+    return call_or_404(get_limit, name)
 
 
 def _no_url(name: str) -> str:

@@ -9,11 +9,12 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
-from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, call_or_404, is_fragment, parse_offset, query_string
 from django_tasklock.admin.formats import DATETIME_FORMAT, LabeledValue
 from django_tasklock.admin.labels import action_label
 from django_tasklock.admin.limits.rows import LimitRow, explain_limit, limit_row, permits_row
+from django_tasklock.operations.limits.permits import list_permits
+from django_tasklock.operations.limits.rates import get_limit, list_limits
 from django_tasklock.operations.limits.values import LimitPage, LimitState, LimitView, PermitsPage
 from django_tasklock.operations.optional import if_supported
 
@@ -22,8 +23,8 @@ def show_list(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[st
     """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
     text, start = request.GET.get("q", "").strip(), parse_offset(request.GET.get("from", ""))
     title = capfirst(str(admin.opts.verbose_name_plural))
-    limits = if_supported(lambda: operations.list_limits(text, offset=start, limit=admin.list_per_page))
-    permits = if_supported(lambda: operations.list_permits(text))
+    limits = if_supported(lambda: list_limits(text, offset=start, limit=admin.list_per_page))
+    permits = if_supported(lambda: list_permits(text))
     if limits is None and permits is None:
         return admin.page(request, "limits_none", title)
     limits = limits or LimitPage([], 0, None)
@@ -53,7 +54,7 @@ def show_limit(
     admin: StoreAdmin, request: HttpRequest, name: str, extra_context: Mapping[str, Any] | None = None
 ) -> HttpResponse:
     """Show the page of one limiter, or its changing part with ``?fragment=1``."""
-    found = call_or_404(operations.get_limit, name)
+    found = call_or_404(get_limit, name)
 
     def limit_url(name: str) -> str:
         return admin.page_url("change", name)

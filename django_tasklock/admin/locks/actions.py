@@ -16,6 +16,7 @@ from django_tasklock.admin.forms import AskForm, ReleaseForm, SelectedForm
 from django_tasklock.admin.locks.filters import Filters
 from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.operations.locks.detail import find_lock, find_row
 from django_tasklock.operations.values import LockDetail, Outcome, Result
 
 
@@ -23,7 +24,7 @@ def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     """Show the confirmation on GET. On POST release the hold with the confirmed fingerprint, and no other."""
     form: ReleaseForm | None = None
     if request.method == "POST":
-        form = ReleaseForm(request.POST, row=call_or_404(operations.find_row, name))
+        form = ReleaseForm(request.POST, row=call_or_404(find_row, name))
         if form.is_valid():
             return _perform(admin, request, name, form, operations.release_lock, row_state=form.row_state)
     detail = call_or_404(operations.get_lock, name)
@@ -36,7 +37,7 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     form: AskForm | None = None
     if request.method == "POST":
         form = AskForm(request.POST)
-        call_or_404(operations.find_lock, name)
+        call_or_404(find_lock, name)
         if form.is_valid():
             return _perform(admin, request, name, form, operations.ask_release)
     detail = call_or_404(operations.get_lock, name)
@@ -129,7 +130,7 @@ def _split_unchanged(
     rows, changed = [], []
     for name, fingerprint in selected.items():
         try:
-            view = operations.find_lock(name)
+            view = find_lock(name)
         except BackendUnavailable:
             raise
         except TaskLockError:

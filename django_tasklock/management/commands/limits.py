@@ -6,9 +6,17 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_tasklock import operations
 from django_tasklock.management.base import OperatorCommand
 from django_tasklock.operations.durations import format_duration
+from django_tasklock.operations.limits.permits import list_permits, release_permit
+from django_tasklock.operations.limits.rates import (
+    change_limit,
+    get_limit,
+    list_limits,
+    pause_limit,
+    reset_limit,
+    resume_limit,
+)
 from django_tasklock.operations.limits.values import LimitView, PermitsView
 from django_tasklock.texts import printable
 
@@ -42,23 +50,23 @@ class Command(OperatorCommand):
         if acts and name is None:
             raise CommandError("Give the name of the limiter.")
         if options["reset"]:
-            self.tell(operations.reset_limit(name, **common), options)
+            self.tell(reset_limit(name, **common), options)
         elif options["resume"]:
-            self.tell(operations.resume_limit(name, **common), options)
+            self.tell(resume_limit(name, **common), options)
         elif options["share"] is not None:
-            self.tell(operations.change_limit(name, options["share"], **common), options)
+            self.tell(change_limit(name, options["share"], **common), options)
         elif options["pause"] is not None:
-            self.tell(operations.pause_limit(name, options["pause"], **common), options)
+            self.tell(pause_limit(name, options["pause"], **common), options)
         elif options["release"] is not None:
-            self.tell(operations.release_permit(name, options["release"], **common), options)
+            self.tell(release_permit(name, options["release"], **common), options)
         elif name is not None:
             self._explain(options)
         else:
             self._list(options)
 
     def _list(self, options: dict[str, Any]) -> None:
-        limits = operations.list_limits(options["search"], limit=options["limit"])
-        permits = operations.list_permits(options["search"], limit=options["limit"])
+        limits = list_limits(options["search"], limit=options["limit"])
+        permits = list_permits(options["search"], limit=options["limit"])
         if options["json"]:
             self.write_json({"total": limits.total, "limits": limits.limits, "concurrency": permits.limiters})
             return
@@ -70,7 +78,7 @@ class Command(OperatorCommand):
             self.stdout.write(f"{len(limits.limits)} shown of {limits.total} rate limits.")
 
     def _explain(self, options: dict[str, Any]) -> None:
-        detail = operations.get_limit(options["name"])
+        detail = get_limit(options["name"])
         if detail.limit is None and detail.permits is None:
             raise CommandError(f"No limiter {detail.name!r} is known.")
         if options["json"]:

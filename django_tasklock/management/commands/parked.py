@@ -6,8 +6,8 @@ from typing import Any
 
 from django.core.management.base import CommandError, CommandParser
 
-from django_tasklock import operations
 from django_tasklock.management.base import OperatorCommand
+from django_tasklock.operations.parked.acts import discard_parked, publish_parked, requeue_parked
 from django_tasklock.operations.parked.listing import STATES, ParkedView
 from django_tasklock.operations.parked.reasons import Reasons
 
@@ -33,9 +33,9 @@ class Command(OperatorCommand):
     def run(self, options: dict[str, Any]) -> None:
         """List, or act on each message."""
         acts = {
-            "requeue": operations.requeue_parked,
-            "publish": operations.publish_parked,
-            "discard": operations.discard_parked,
+            "requeue": requeue_parked,
+            "publish": publish_parked,
+            "discard": discard_parked,
         }
         action = next((name for name in acts if options[name]), None)
         if action is None:
