@@ -6,7 +6,8 @@
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 queue entry ('' or absent: do not wait),
 --       6 the token of the hold to follow ('' or absent: none), 7 rank in the queue ('' or absent: the last),
 --       8 '1': it is subscribed to its channel
--- Reply: granted: {fence, expired}; busy: {ms left (-1: no expiry), value, now ms, expired, rank if it waits}.
+-- Reply: granted: fence, or {fence, expired} unless that is 0;
+--        busy: {ms left (-1: no expiry), value, now ms, expired, rank if it waits}.
 --        expired: 1 if the lock was found to have ended without a release, else 0
 --
 -- Each command costs more than all the rest of a script together, and functions are created whenever a script reaches
@@ -28,7 +29,7 @@ if (ARGV[7] or '') == '' and redis.pcall('ZADD', KEYS[2], 'NX', string.format('%
         -- use: lapsed
         forget_lapsed(KEYS[2], ms)
       end
-      return {number, 0}
+      return number
     end
   else
     call('SET', KEYS[3], last) -- the clock was set back
@@ -41,12 +42,15 @@ if value and (ARGV[5] or '') == '' and (ARGV[6] or '') == '' and string.find(val
   return {call('PTTL', key), value, ms, 0}
 end
 -- use: clock fence grant
+local function granted(fence)
+  return expired > 0 and {fence, expired} or fence
+end
 if not value then
   head = call('ZPOPMIN', KEYS[4]) -- waiters come first; also a write that a full server allows
   if call('ZSCORE', KEYS[2], key) then expired = 1 end
   if not head[1] then
     local now, micros = clock()
-    return {grant(tick(micros), now, ARGV[1], ARGV[2], ARGV[3], ARGV[4]), expired}
+    return granted(grant(tick(micros), now, ARGV[1], ARGV[2], ARGV[3], ARGV[4]))
   end
 end
 -- use: owned values
@@ -63,17 +67,17 @@ if not value then -- the holder died
     if not value and entry ~= '' then leave_queue(token, entry) end -- no waiter can be woken: the first to poll takes it
   end
   if not value then
-    return {grant(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]), expired}
+    return granted(grant(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]))
   end
 end
 if owned(value, token) then
   redis.call('PEXPIRE', key, ARGV[2])
   redis.call('ZADD', KEYS[2], now + ARGV[2], key)
   if entry ~= '' then leave_queue(token, entry) end
-  return {tonumber(string.match(value, ',"fence":(%d+),"until":%d+}$')), 0}
+  return tonumber(string.match(value, ',"fence":(%d+),"until":%d+}$'))
 end
 if former ~= '' and owned(value, former) then
-  return {grant(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4]), 0}
+  return grant(tick(micros), now, token, ARGV[2], ARGV[3], ARGV[4])
 end
 local rank = entry ~= '' and join_queue(token, entry, ARGV[7], ARGV[8], now, micros) or nil
 local left = redis.call('PTTL', key)

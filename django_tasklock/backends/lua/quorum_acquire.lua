@@ -25,11 +25,11 @@ end
 local behind = last >= tonumber(proposal)
 if had and had > 0 and mode == '' then
   local reply = take()
-  return #reply == 2 and had or reply
+  return (type(reply) == 'number' or #reply == 2) and had or reply
 end
 if behind and (had or not value or (ARGV[6] or '') ~= '') then return {'behind', string.format('%.0f', last)} end
 local reply = take()
-if #reply > 2 then return reply end
+if type(reply) ~= 'number' and #reply > 2 then return reply end
 if had then -- it was handed over without a fence of its own, or needs a greater one
   value = redis.call('GET', KEYS[1])
   redis.call('SET', KEYS[1], (string.gsub(value, '"vote":%d+', '"vote":' .. proposal, 1)), 'KEEPTTL')

@@ -11,7 +11,7 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, is_granted, packed_arguments
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, packed_arguments
 from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
@@ -124,10 +124,10 @@ class RedisBackend(QueueStore, LockStore):
         arguments = packed_arguments(ttl, hold, holder)
         return ACQUIRE, b"%b$%d\r\n%b\r\n%b" % (self._keys(name), len(packed), packed, arguments)
 
-    def answer(self, request: AcquireRequest, reply: list[Any]) -> Grant | Busy:
+    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of ``acquire.lua``."""
         if is_granted(reply):
-            return Grant(reply[0], request.ttl_ms, reply[1])
+            return grant_in(reply, request.ttl_ms)
         return self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:

@@ -16,13 +16,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
 from django_tasklock.backends.codec import holder_of
 from django_tasklock.backends.redis.script import bulk
-from django_tasklock.types import LATEST, AcquireRequest, Busy, Holder, Record
+from django_tasklock.types import LATEST, AcquireRequest, Busy, Grant, Holder, Record
 
 HANDOVER_TTL = 3000
 """The TTL of a lock that was handed to a waiter, until its first renewal, in milliseconds: the
@@ -127,9 +126,14 @@ class Layout:
         return Busy(found, found.ttl, expired=reply[3])
 
 
-def is_granted(reply: Sequence[Any]) -> bool:
-    """Return whether a reply is that to a grant, ``{fence, expired}``; that to a refusal is longer."""
-    return len(reply) == 2
+def is_granted(reply: Any) -> bool:
+    """Return whether a reply is that to a grant, ``fence`` or ``{fence, expired}``; that to a refusal is longer."""
+    return type(reply) is int or len(reply) == 2
+
+
+def grant_in(reply: Any, ttl: int) -> Grant:
+    """Return the grant in a reply to one."""
+    return Grant(reply, ttl) if type(reply) is int else Grant(reply[0], ttl, reply[1])
 
 
 def place(rank: int | None, listens: bool) -> bytes:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
-from django_tasklock.backends.redis.keys import HANDOVER_TTL, is_granted, place, record
+from django_tasklock.backends.redis.keys import HANDOVER_TTL, grant_in, is_granted, place, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -112,10 +112,10 @@ class RedisPermits(QueueStore, Permits):
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.answer(request, self.wire.grant(ACQUIRE, self.layout.acquiring(request))[0])
 
-    def answer(self, request: AcquireRequest, reply: list[Any]) -> Grant | Busy:
+    def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of ``permit_acquire.lua``."""
         if is_granted(reply):
-            return Grant(reply[0], request.ttl_ms, reply[1])
+            return grant_in(reply, request.ttl_ms)
         left, value, now, expired, *_ = reply
         first = None if value is None else record(request.name, value, now, left, 0)
         return Busy(first, left, expired=expired)

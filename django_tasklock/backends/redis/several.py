@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
-from django_tasklock.backends.redis.keys import Layout, is_granted
+from django_tasklock.backends.redis.keys import Layout, grant_in, is_granted
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record
 
@@ -54,13 +54,14 @@ local greatest, expired = 0, 0
 for i = 1, n do
   at(i)
   local reply = acquire()
+  if type(reply) == 'number' then reply = {{reply, 0}} end
   if #reply > 2 then -- it went to a waiter
     reply[4] = reply[4] + expired
     return refuse(i, reply)
   end
   greatest, expired = math.max(greatest, reply[1]), expired + reply[2]
 end
-return {{greatest, expired}}
+return expired > 0 and {{greatest, expired}} or greatest
 """
 _RELEASE_ALL = f"""{_RELEASE}{_FOR_EACH}
 local reply = {{}}
@@ -112,10 +113,10 @@ class SeveralScripts:
         arguments = self._layout.arguments(request) + bulk("") + bulk(request.supersedes)
         return _script(_ACQUIRE_ALL, len(names), 6), self._keys(names) + arguments
 
-    def answer(self, names: Sequence[str], request: AcquireRequest, reply: list[Any]) -> Grant | Busy:
+    def answer(self, names: Sequence[str], request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of the acquiring script."""
         if is_granted(reply):
-            return Grant(reply[0], request.ttl_ms, reply[1])
+            return grant_in(reply, request.ttl_ms)
         name = names[reply[0] - 1]
         return self._layout.busy(name, reply[1:])._replace(name=name)
 
