@@ -29,7 +29,8 @@ from django.utils.translation import gettext as _
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit, SweepEntry
-from django_tasklock.operations.values import Actor, RowRef
+from django_tasklock.names import other_tenant
+from django_tasklock.operations.values import Actor, LockView, RowRef
 
 logger = logging.getLogger("django_tasklock")
 
@@ -172,11 +173,6 @@ def parse_offset(text: str) -> int:
     return int(text) if text.isascii() and text.isdigit() and len(text) <= _DIGITS else 0
 
 
-def is_fragment(request: HttpRequest) -> bool:
-    """Return whether only the changing part of the page is requested, to replace it in the open page."""
-    return request.GET.get("fragment") == "1"
-
-
 class OperatorAdmin(_ModelAdmin):
     """The base of our admins: operators look and act, and nobody edits.
 
@@ -293,8 +289,8 @@ class StoreAdmin(OperatorAdmin):
 
     refresh_every: ClassVar[int] = 5
     own_pages: ClassVar[Sequence[Page]]
-    store_down_template: ClassVar[str] = "store_down"
-    """The template for an unavailable store; with the suffix ``_fragment`` its changing part."""
+    store_down_sentences: ClassVar[Sequence[Any]]
+    """What an unavailable store means; after a POST that may have acted, the second one is said as well."""
 
     def get_urls(self) -> list[URLPattern]:
         """Replace all URLs of ModelAdmin, because the inherited views query a table."""
@@ -334,24 +330,31 @@ class StoreAdmin(OperatorAdmin):
         """Render a page that may refresh itself."""
         return super().page(request, template, title, **{"refresh_every": self.refresh_every, **context})
 
-    def row_url_getter(self, request: HttpRequest) -> Callable[[RowRef], str]:
-        """Return ``f(row)``, the URL of the row's change page; empty if there is none or the user may not view it."""
+    def row_url_getter(self, request: HttpRequest) -> Callable[[LockView | None], str]:
+        """Return ``f(lock)``, the URL of its row's change page; empty if there is none or the user may not view it."""
         seen: dict[RowRef, str] = {}
 
-        def of(ref: RowRef) -> str:
-            if ref not in seen:
-                seen[ref] = self._row_url(request, ref)
-            return seen[ref]
+        def of(lock: LockView | None) -> str:
+            if lock is None or lock.row is None or other_tenant(lock.info.name):
+                return ""
+            if lock.row not in seen:
+                seen[lock.row] = self._row_url(request, lock.row)
+            return seen[lock.row]
 
         return of
+
+    def say(self, request: HttpRequest, title: str, sentences: Iterable[Any], **context: Any) -> TemplateResponse:
+        """Render a page that has nothing but these sentences."""
+        return self.page(request, "message", title, sentences=sentences, **context)
 
     def store_down(self, request: HttpRequest, error: BackendUnavailable) -> HttpResponse:
         """Answer 503. The reason may contain hosts and ports, so it is only logged."""
         logger.warning("the admin cannot show %s: %s", self.opts.verbose_name_plural, error)
-        template = f"{self.store_down_template}_fragment" if is_fragment(request) else self.store_down_template
+        unknown, acted, consequence = self.store_down_sentences
+        sentences = [unknown, *([acted] if request.method == "POST" else []), consequence]
         retry_url = request.get_full_path() if request.method in ("GET", "HEAD") else self.page_url("changelist")
-        context: dict[str, Any] = {"retry_url": retry_url, "acted": request.method == "POST"}
-        response = self.page(request, template, _("The lock store cannot be reached"), status=503, **context)
+        title, context = _("The lock store cannot be reached"), {"look_up_url": "", "retry_url": retry_url}
+        response = self.say(request, title, sentences, status=503, alarming=True, **context)
         response.headers["Retry-After"] = "10"
         return response
 

@@ -18,19 +18,18 @@ from django.utils.translation import gettext as _, gettext_lazy, ngettext
 
 from django_tasklock import operations
 from django_tasklock.admin.base import OperatorAdmin, may_view, page_url
-from django_tasklock.admin.formats import escape_with_breaks, format_datetime
 from django_tasklock.admin.forms import MAX_REASON_LENGTH, SweepForm
-from django_tasklock.admin.labels import action_label, action_labels, parked_label, parked_labels
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import Lock, RateLimit
 from django_tasklock.operations.audit import LIMIT_ACTIONS
-from django_tasklock.operations.datetimes import with_zone
+from django_tasklock.operations.datetimes import format_datetime, with_zone
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.parked.acts import ParkedResult, discard_parked, publish_parked, requeue_parked
 from django_tasklock.operations.parked.listing import ParkedQuery, list_parked
 from django_tasklock.operations.sweep.options import MAX_SECONDS_IN_REQUEST
 from django_tasklock.operations.sweep.report import FindingOutcome, Kind
+from django_tasklock.templatetags.tasklock import ACTIONS, MESSAGE_STATES, action, breaks, message_state
 
 MAX_AT_ONCE = 500
 """Messages that one action acts on; each costs a request to the store."""
@@ -50,7 +49,7 @@ def column(label: Any, value: Callable[[Any], Any], *, ordering: str | None = No
     return shown
 
 
-def label_filter(label: Any, field: str, labels: Callable[[], Mapping[str, str]]) -> type[admin.SimpleListFilter]:
+def label_filter(label: Any, field: str, labels: Mapping[str, Any]) -> type[admin.SimpleListFilter]:
     """Return a filter by the codes in ``field``, in words."""
 
     class ByLabel(admin.SimpleListFilter):
@@ -58,10 +57,10 @@ def label_filter(label: Any, field: str, labels: Callable[[], Mapping[str, str]]
         parameter_name = field
 
         def lookups(self, request: HttpRequest, model_admin: Any) -> list[tuple[str, str]]:
-            return list(labels().items())
+            return list(labels.items())
 
         def queryset(self, request: HttpRequest, queryset: QuerySet[Any]) -> QuerySet[Any]:
-            return queryset.filter(**{field: self.value()}) if self.value() in labels() else queryset
+            return queryset.filter(**{field: self.value()}) if self.value() in labels else queryset
 
     return ByLabel
 
@@ -107,7 +106,7 @@ class NamedAdmin(TableAdmin):
 
     def link(self, request: HttpRequest, model: type[Model], name: str) -> SafeString:
         """Return a name, as a link to its page if the user may view that; the name may be stored cut and escaped."""
-        shown = escape_with_breaks(name)
+        shown = breaks(name)
         if not name or "\\" in name or not may_view(self.admin_site, request, model):
             return shown
         return format_html('<a href="{}">{}</a>', page_url(self.admin_site, "change", name, model), shown)
@@ -151,7 +150,7 @@ class AuditAdmin(NamedAdmin):
 
     view_permission = act_permission = "tasklock.view_auditentry"
     list_display = ("when", "actor", "did", "subject", "reason", "outcome")
-    list_filter = ("at", label_filter(gettext_lazy("Action"), "action", action_labels))
+    list_filter = ("at", label_filter(gettext_lazy("Action"), "action", ACTIONS))
     search_fields = ("name", "actor", "reason")
     sortable_by = ("when",)
     ordering = ("-pk",)
@@ -160,8 +159,8 @@ class AuditAdmin(NamedAdmin):
     fields = ("when", "actor", "did", "subject", "reason", "outcome")
     readonly_fields = ("when", "did", "subject")
 
-    when = column(gettext_lazy("When"), lambda row: format_datetime(with_zone(row.at)), ordering="at")
-    did = column(gettext_lazy("Action"), lambda row: action_label(row.action))
+    when = column(gettext_lazy("When"), lambda row: format_datetime(row.at), ordering="at")
+    did = column(gettext_lazy("Action"), lambda row: action(row.action))
     subject = column(gettext_lazy("Name"), lambda row: row.subject)
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:
@@ -245,7 +244,7 @@ class ParkedMessageAdmin(NamedAdmin):
     view_permission = "tasklock.view_parkedmessage"
     act_permission = "tasklock.change_parkedmessage"
     list_display = ("message_task", "lock", "word", "waits", "why")
-    list_filter = (label_filter(gettext_lazy("State"), "state", parked_labels),)
+    list_filter = (label_filter(gettext_lazy("State"), "state", MESSAGE_STATES),)
     search_fields = ("name", "task", "task_id")
     sortable_by = ("waits",)
     ordering = ("pk",)
@@ -266,10 +265,10 @@ class ParkedMessageAdmin(NamedAdmin):
         "put_back", "run_by", "trouble",
     )  # fmt: skip
 
-    message_task = column(gettext_lazy("Message"), lambda row: escape_with_breaks(str(row)))
+    message_task = column(gettext_lazy("Message"), lambda row: breaks(str(row)))
     message_id = column(gettext_lazy("Task id"), lambda row: row.task_id)
     lock = column(gettext_lazy("Lock"), lambda row: row.lock)
-    word = column(gettext_lazy("State"), lambda row: parked_label(row.view.info.state))
+    word = column(gettext_lazy("State"), lambda row: message_state(row.view.info.state))
     waits = column(gettext_lazy("Waits for"), lambda row: format_duration(row.view.info.waited), ordering="-pk")
     why = column(gettext_lazy("Why"), lambda row: " ".join(row.view.why))
     since = column(gettext_lazy("Parked at"), lambda row: format_datetime(row.view.info.parked_at))
@@ -333,7 +332,7 @@ class SweepAdmin(TableAdmin):
     ordering = ("-pk",)
     fields = readonly_fields = ("when", "actor", "right", "prefix", "took", "problem", "found")
 
-    when = column(gettext_lazy("When"), lambda row: format_datetime(with_zone(row.at)))
+    when = column(gettext_lazy("When"), lambda row: format_datetime(row.at))
     right = column(gettext_lazy("Put right"), lambda row: row.swept)
     prefix = column(gettext_lazy("Prefix"), lambda row: row.scope)
     took = column(gettext_lazy("Duration"), lambda row: format_duration(row.seconds))

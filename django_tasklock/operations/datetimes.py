@@ -1,11 +1,13 @@
-"""Datetimes stored in tables, which are naive if ``USE_TZ`` is off."""
+"""Datetimes stored in tables, which are naive if ``USE_TZ`` is off, and datetimes as text."""
 
 from __future__ import annotations
 
 from datetime import datetime
+from typing import Any
 
 from django.conf import settings
-from django.utils.timezone import get_default_timezone, is_naive, make_aware, make_naive
+from django.utils.formats import date_format
+from django.utils.timezone import get_default_timezone, is_naive, localtime, make_aware, make_naive
 
 
 def with_zone(at: datetime) -> datetime:
@@ -16,3 +18,9 @@ def with_zone(at: datetime) -> datetime:
 def as_stored(at: datetime) -> datetime:
     """Return a datetime as the tables store it: naive if ``USE_TZ`` is off."""
     return at if settings.USE_TZ else make_naive(at, get_default_timezone())
+
+
+def format_datetime(at: datetime) -> str:
+    """Return a datetime to the second, in the active time zone."""
+    local: Any = localtime(with_zone(at))
+    return str(date_format(local, "Y-m-d H:i:s"))

@@ -17,3 +17,8 @@ def format_duration(seconds: float) -> str:
     if whole < DAY:
         return _("%(h)d h %(m)d min") % {"h": whole // HOUR, "m": whole % HOUR // MINUTE}
     return _("%(d)d d %(h)d h") % {"d": whole // DAY, "h": whole % DAY // HOUR}
+
+
+def format_wait(seconds: float) -> str:
+    """Return how long a call would wait, in the active language."""
+    return format_duration(seconds) if seconds >= 1 else _("less than a second")

@@ -176,8 +176,9 @@ def untranslated(page: Page, within: str = "#content-main") -> list[str]:
         root.querySelectorAll("wbr").forEach((one) => one.remove());
         root.normalize();
         const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
+        const names = ".tasklock-code, th a, option, textarea, dd, script, #tasklock-history td";
         while (walker.nextNode())
-            if (!walker.currentNode.parentElement.closest(".tasklock-code, th a, option, textarea, dd, script"))
+            if (!walker.currentNode.parentElement.closest(names))
                 found.push(walker.currentNode.data.trim());
         for (const one of root.querySelectorAll("[aria-label], [placeholder], [data-label]"))
             for (const name of ["aria-label", "placeholder", "data-label"])
@@ -186,5 +187,6 @@ def untranslated(page: Page, within: str = "#content-main") -> list[str]:
     }""")
     names = re.compile(
         r"videos\.|far-away|video_processing|^a\.module|unending|ends-soon|a-lock-with|t-\d|ann|tavily|a_task_with|videos?:|report:|NotRegistered|xxx|django_tasklock|TASKLOCK|^(fence|epoch|processing)$"
+        r"|^(dead|nobody has it)$"
     )
     return [text for text in texts if ENGLISH.search(text) and not HAN.search(text) and not names.search(text)]

@@ -155,10 +155,10 @@ def test_rest(bad, rest):
 def test_the_admin(bad, admin_settings, operator):
     page = operator.get(LIST)
     assert page.status_code == 200
-    assert len(page.context["rows"]) == TOTAL
-    for row in page.context["rows"]:
-        if row.name in BAD:
-            assert operator.get(f"{LIST}{row.name}/change/").status_code == 200
+    assert len(page.context["locks"]) == TOTAL
+    for view, _urls in page.context["locks"]:
+        if view.info.name in BAD:
+            assert operator.get(f"{LIST}{view.info.name}/change/").status_code == 200
 
 
 def test_the_sweep_sees_what_is_behind_them(bad):

@@ -20,7 +20,6 @@ pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("
 NAME = "order:1/x"
 PAGES = {
     "list": LIST,
-    "fragment": f"{LIST}?fragment=1",
     "look_up": f"{LIST}look-up/?name=a",
     "lock": page_of(NAME),
     "free": page_of("nobody has it"),
@@ -31,7 +30,7 @@ PAGES = {
     "selected": f"{LIST}release/",
     "add": f"{LIST}add/",
 }
-LOOKING = {"list": 200, "fragment": 200, "look_up": 302, "lock": 200, "free": 200, "history": 302}
+LOOKING = {"list": 200, "look_up": 302, "lock": 200, "free": 200, "history": 302}
 ACTING = {"release": 200, "ask": 200, "selected": 302, "delete": 302}
 ACTING_BY_POST = {"release": 302, "ask": 302, "selected": 302, "delete": 405}
 METHODS = ("get", "head", "post", "put", "patch", "delete", "options", "trace")
@@ -153,7 +152,7 @@ def test_there_are_two_permissions_of_each_kind_and_no_others() -> None:
 
 def test_answers_are_not_kept_by_caches(operator: Client, held: str) -> None:
     """What is locked is old news a second later."""
-    for page in ("list", "fragment", "lock", "release"):
+    for page in ("list", "lock", "release"):
         assert "no-store" in operator.get(PAGES[page])["Cache-Control"], page
 
 

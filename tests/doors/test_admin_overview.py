@@ -109,12 +109,6 @@ def test_the_store_is_down(operator: Client, settings: Any) -> None:
     assert str(port) not in answer.text
 
 
-def test_the_fragment_is_a_part_of_the_page(operator: Client) -> None:
-    fragment = operator.get(PAGE, {"fragment": "1"}).text
-    assert fragment.lstrip().startswith('<div id="tasklock-overview"')
-    assert "<html" not in fragment
-
-
 @pytest.mark.parametrize(
     ("value", "text"), [(0, "0 ms"), (0.0254, "25 ms"), (1, "1.0 s"), (9.99, "10.0 s"), (90, "1 min 30 s")]
 )

@@ -161,14 +161,13 @@ def test_nonsense_in_the_address(operator: Client, take, query: str) -> None:
     assert operator.get(f"{LIST}?{query}").status_code == 200
 
 
-def test_the_fragment_is_the_part_that_changes(operator: Client, take) -> None:
-    """The very same list, without the page around it, so that the two cannot drift apart."""
+def test_the_list_and_the_page_of_a_lock_refresh_themselves_and_no_others(visitor: Any, take) -> None:
+    """By the part that says so, each within something that says how often."""
     take("a")
-    part = operator.get(f"{LIST}?fragment=1").text.strip()
-    assert part.startswith('<div id="tasklock-list"')
-    assert "<html" not in part
-    assert words(part).replace("0 s", "") in words(operator.get(LIST).text).replace("0 s", "")
-    assert 'id="tasklock-one"' in operator.get(page_of("a") + "?fragment=1").text
+    client = visitor("root")
+    for url, live in ((LIST, 1), (page_of("a"), 1), (page_of("a", "release"), 0), (f"{LIST}overview/", 0)):
+        text = client.get(url).text
+        assert (text.count("data-tasklock-live"), text.count('data-tasklock-refresh="5"')) == (live, live), url
 
 
 def test_nothing_is_locked(operator: Client, locks) -> None:
@@ -275,7 +274,6 @@ def test_markup_is_shown_as_text(operator: Client, take) -> None:
     operations.ask_release(MARKUP, by=Actor(MARKUP), reason=MARKUP)
     pages = [
         operator.get(LIST),
-        operator.get(f"{LIST}?fragment=1"),
         operator.get(LIST, {"q": "script", "task": MARKUP}),
         operator.get(page_of(MARKUP)),
         operator.get(page_of(MARKUP, "release")),
@@ -363,11 +361,11 @@ def test_the_store_is_down(operator: Client, settings: Any) -> None:
     """503 and a sentence; no traceback, nothing of where the store is, and when to try again."""
     port = free_port()
     settings.TASKLOCK = {"LOCATION": f"redis://:hunter2@127.0.0.1:{port}/0"}
-    for url in (LIST, f"{LIST}?fragment=1", page_of("a"), page_of("a", "release"), page_of("a", "ask")):
+    for url in (LIST, page_of("a"), page_of("a", "release"), page_of("a", "ask")):
         answer = operator.get(url)
         assert answer.status_code == 503, url
         assert answer["Retry-After"] == "10"
-        assert 'id="tasklock-store-down"' in answer.text
+        assert 'id="tasklock-message"' in answer.text
         assert str(port) not in answer.text
         assert "hunter2" not in answer.text
     data = {"lock": "x a", "reason": "x", "fingerprint": "x", "confirm": "yes"}
@@ -383,7 +381,7 @@ def test_a_store_that_cannot_list(operator: Client, settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "locmem"}
     answer = operator.get(LIST)
     assert answer.status_code == 200
-    assert 'id="tasklock-cannot-list"' in answer.text
+    assert 'id="tasklock-message"' in answer.text
     assert 'id="tasklock-look-up"' in answer.text
     with TaskLock("a", lease=None):
         found = operator.get(f"{LIST}look-up/", {"name": "a"}, follow=True)

@@ -220,4 +220,4 @@ def test_under_unfold(tmp_path: Any) -> None:
             check=False,
         )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == ["list", "fragment", "lock", "free", "release", "ask", "selected", "panel"]
+    assert done.stdout.split() == ["list", "lock", "free", "release", "ask", "selected", "panel"]

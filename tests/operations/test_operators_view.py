@@ -38,15 +38,14 @@ def dead(take) -> str:
 class TestADeadHolder:
     def test_in_the_admin(self, admin_settings, operator, dead):
         page = operator.get(LIST)
-        [row] = page.context["rows"]
-        assert (row.style, row.state_label, row.meter) == ("dead", "holder has ended", None)
-        assert "tasklock-state-live" not in page.text
+        assert "✕ holder has ended" in words(page.text)
+        assert "<meter" not in page.text
         assert "● live" not in words(page.text)
         detail = operator.get(page_of(dead)).text
         assert 'id="tasklock-release"' in detail
         assert 'id="tasklock-ask"' not in detail
         assert "it cannot be asked" in words(operator.get(page_of(dead, "ask")).text)
-        done = operator.post(page_of(dead, "ask"), {"fingerprint": row.fingerprint}, follow=True)
+        done = operator.post(page_of(dead, "ask"), {"fingerprint": get_lock(dead).lock.info.fingerprint}, follow=True)
         assert [message.level_tag for message in done.context["messages"]] == ["error"]
         assert get_lock(dead).lock.asked_for is None
 
@@ -68,8 +67,7 @@ def test_without_expiry_nothing_runs_down(admin_settings, operator, take, settin
     with redis.Redis.from_url(settings.TASKLOCK["LOCATION"]) as by_hand:
         by_hand.persist("task_lock:6")
     page = operator.get(LIST)
-    [row] = page.context["rows"]
-    assert (row.meter, row.time_left, row.lease) == (None, "no limit", "never expires")
+    assert "no limit never expires" in words(page.text)
     assert "<meter" not in page.text
     assert not [one for one in Reader(operator.get(page_of("6")).text).elements if one[0] == "meter"]
     call_command("locks", no_color=True)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
+from django.utils.translation import gettext_lazy as _
 
 from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquote_name
 from django_tasklock.admin.limits import actions, pages
@@ -15,13 +16,17 @@ class RateLimitAdmin(StoreAdmin):
     """Lists and shows limiters, resets, changes and pauses rate limits, and releases permits.
 
     ``tasklock.view_ratelimit`` allows viewing, ``tasklock.change_ratelimit`` also acting. ``list_per_page``: limits on
-    a page. ``refresh_every``: seconds between refreshes of an open page; 0: never.
+    a page.
     """
 
     list_per_page = 50
     view_permission = "tasklock.view_ratelimit"
     act_permission = "tasklock.change_ratelimit"
-    store_down_template: ClassVar[str] = "limits_down"
+    store_down_sentences: ClassVar = (
+        _("The lock store does not answer, so the state of the limits is not known."),
+        _("What you asked for may have been done nevertheless: look at the limiter once the store answers."),
+        _("Calls go on as their limiters say for this case. The reason is in the server's log."),
+    )
 
     own_pages: ClassVar[Sequence[Page]] = [
         Page("<path:object_id>/reset/", "reset", actions.reset, READ_AND_POST, act=True),

@@ -14,10 +14,10 @@ from django_tasklock import operations
 from django_tasklock.admin.base import StoreAdmin, call_or_404
 from django_tasklock.admin.forms import AskForm, ReleaseForm, SelectedForm
 from django_tasklock.admin.locks.filters import Filters
-from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.locks.detail import find_lock, find_row
-from django_tasklock.operations.values import LockDetail, Outcome, Result
+from django_tasklock.operations.values import LockDetail, LockState, LockView, Outcome, Result
+from django_tasklock.templatetags.tasklock import lock_line
 
 
 def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -29,7 +29,9 @@ def release(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
             return _perform(admin, request, name, form, operations.release_lock, row_state=form.row_state)
     detail = call_or_404(operations.get_lock, name)
     form = form or ReleaseForm(row=detail.row, initial=_initial_data(detail))
-    return _render_confirmation(admin, request, "release", _("Release this lock?"), detail, form)
+    free = _("“%(name)s” is free: there is nothing to release.") % {"name": detail.name}
+    title, button = _("Release this lock?"), _("Release the lock")
+    return _confirm(admin, request, title, detail, form, _release_warning(detail), button, free, danger=True)
 
 
 def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
@@ -42,7 +44,20 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
             return _perform(admin, request, name, form, operations.ask_release)
     detail = call_or_404(operations.get_lock, name)
     form = form or AskForm(initial=_initial_data(detail))
-    return _render_confirmation(admin, request, "ask", _("Ask the holder to give it back?"), detail, form)
+    warning = [
+        _(
+            "The holder sees this at its next heartbeat, and gives the lock back where its code checks whether it still"
+            " holds it. The lock is not taken away."
+        )
+    ]
+    nobody = _("“%(name)s” is free: there is no holder to ask.")
+    if detail.lock is not None and detail.lock.dead:
+        nobody = _(
+            "The process that holds “%(name)s” has ended, so it cannot be asked. Release the lock, or let the sweep"
+            " do it."
+        )
+    title, nobody = _("Ask the holder to give it back?"), nobody % {"name": detail.name}
+    return _confirm(admin, request, title, detail, form, warning, _("Ask the holder"), nobody, of_the_dead=False)
 
 
 def release_selected(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
@@ -60,15 +75,33 @@ def release_selected(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
     form = SelectedForm(request.POST if confirmed else None)
     if confirmed and form.is_valid():
         return _release_selected(admin, request, selected, form.cleaned_data["reason"], back)
-    rows, changed = _split_unchanged(admin, request, selected)
-    return admin.page(
+    locks, changed = _split_unchanged(selected)
+    warning = []
+    if changed:
+        text = _("These changed hands or were given back since you ticked them, and are left alone: %(names)s")
+        warning.append(text % {"names": ", ".join(changed)})
+    if locks:
+        warning.append(
+            _(
+                "This takes the locks away from their holders. Those whose process has not ended go on running. Guarded"
+                " rows are taken from them as well, and put into the state that their guard chooses; where there is no"
+                " guarded row, another holder may run beside the old one."
+            )
+        )
+    count = {"count": len(locks)}
+    return admin.confirm(
         request,
-        "release_selected",
-        ngettext("Release %(count)d lock?", "Release %(count)d locks?", len(rows)) % {"count": len(rows)},
-        rows=rows,
-        changed=changed,
+        ngettext("Release %(count)d lock?", "Release %(count)d locks?", len(locks)) % count,
+        warning=warning,
+        danger=True,
+        chosen=list(map(lock_line, locks)),
         form=form,
-        filters=filters,
+        hidden=[
+            ("confirm", "yes"),
+            *filters.items(),
+            *(("lock", f"{lock.info.fingerprint} {lock.info.name}") for lock in locks),
+        ],
+        button=ngettext("Release %(count)d lock", "Release %(count)d locks", len(locks)) % count if locks else "",
         back=back,
     )
 
@@ -94,14 +127,62 @@ def _perform(
     return HttpResponseRedirect(admin.page_url("change", result.name))
 
 
-def _render_confirmation(
-    admin: StoreAdmin, request: HttpRequest, template: str, title: str, detail: LockDetail, form: AskForm
+def _confirm(
+    admin: StoreAdmin,
+    request: HttpRequest,
+    title: str,
+    detail: LockDetail,
+    form: AskForm,
+    warning: list[str],
+    button: str,
+    nothing_to_do: str,
+    *,
+    of_the_dead: bool = True,
+    danger: bool = False,
 ) -> HttpResponse:
-    """Show the confirmation page with the form that acts."""
-    page = admin.page_url("change", detail.name)
-    lock = None if detail.lock is None else lock_row(detail.lock, admin.row_url_getter(request))
-    context: dict[str, Any] = {"detail": detail, "lock": lock, "form": form, "lock_url": page}
-    return admin.page(request, template, title, breadcrumbs=((detail.name, page),), **context)
+    """Show the page that asks; or, if there is no holder to act on, why not."""
+    lock, page = detail.lock, admin.page_url("change", detail.name)
+    if lock is None or lock.state is LockState.ORPHANED or (lock.dead and not of_the_dead):
+        lock, warning, button, danger = None, [nothing_to_do], "", False
+    return admin.confirm(
+        request,
+        title,
+        warning=warning,
+        danger=danger,
+        chosen=[lock_line(lock)] if lock else [],
+        form=form,
+        button=button,
+        back=page,
+        breadcrumbs=((detail.name, page),),
+    )
+
+
+def _release_warning(detail: LockDetail) -> list[str]:
+    """Return what a release does to the holder and its row."""
+    if detail.lock is None:
+        return []
+    values, row = {"holder": detail.lock.info.holder}, detail.row
+    if detail.lock.dead:
+        found = [_("This takes the lock away from %(holder)s, whose process has ended.") % values]
+    else:
+        found = [_("This takes the lock away from %(holder)s, which goes on running.") % values]
+    if row is not None and row.exists and row.fenced:
+        found.append(_("Its guarded row is taken from it as well: whatever it still writes to that row is refused."))
+    elif row is not None and row.exists:
+        found.append(
+            _(
+                "Its guarded row is put into the state below. The row has no token, so the old holder is refused only"
+                " while that is another state than the one it works in."
+            )
+        )
+    elif not detail.lock.dead:
+        found.append(
+            _(
+                "No guarded row refuses its writes, so another holder may run beside it. If it is alive, it is safer"
+                " to ask it to give the lock back."
+            )
+        )
+    return found
 
 
 def _initial_data(detail: LockDetail) -> dict[str, str]:
@@ -114,7 +195,7 @@ def _failure_message(error: TaskLockError) -> str:
 
 
 def _parse_selection(values: list[str]) -> dict[str, str]:
-    """Return name -> fingerprint from values like ``LockRow.checkbox_value``."""
+    """Return name -> fingerprint from the values of the checkboxes."""
     selected = {}
     for value in values:
         fingerprint, space, name = value.partition(" ")
@@ -123,11 +204,9 @@ def _parse_selection(values: list[str]) -> dict[str, str]:
     return selected
 
 
-def _split_unchanged(
-    admin: StoreAdmin, request: HttpRequest, selected: dict[str, str]
-) -> tuple[list[LockRow], list[str]]:
+def _split_unchanged(selected: dict[str, str]) -> tuple[list[LockView], list[str]]:
     """Return the locks whose holder is still the selected one, and the names of the others."""
-    rows, changed = [], []
+    locks, changed = [], []
     for name, fingerprint in selected.items():
         try:
             view = find_lock(name)
@@ -136,10 +215,10 @@ def _split_unchanged(
         except TaskLockError:
             view = None  # an invalid name cannot come from our list
         if view is not None and view.info.fingerprint == fingerprint:
-            rows.append(lock_row(view, admin.row_url_getter(request)))
+            locks.append(view)
         else:
             changed.append(name)
-    return rows, changed
+    return locks, changed
 
 
 def _release_selected(
@@ -163,7 +242,7 @@ def _release_selected(
 
 
 def _summary_messages(results: Iterable[Result], not_released: int = 0) -> Iterator[tuple[int, str]]:
-    """Yield the messages for several locks; ``undone``: the number left over when the store went down."""
+    """Yield the messages for several locks; ``not_released``: those left over when the store went down."""
     counts = Counter(result.outcome for result in results)
     if count := counts[Outcome.RELEASED]:
         yield (

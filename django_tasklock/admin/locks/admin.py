@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 
 from django.http import HttpRequest, HttpResponse, HttpResponseRedirect
 from django.template.response import TemplateResponse
+from django.utils.translation import gettext_lazy as _
 
 from django_tasklock.admin.base import READ_AND_POST, Page, StoreAdmin, check_access, unquote_name
 from django_tasklock.admin.locks import actions, detail, listing, overview
@@ -21,6 +22,11 @@ class LockAdmin(StoreAdmin):
     list_per_page = 100
     view_permission = "tasklock.view_lock"
     act_permission = "tasklock.release_lock"
+    store_down_sentences: ClassVar = (
+        _("The lock store does not answer, so it is not known what is locked."),
+        _("What you asked for may have been done nevertheless: look at the lock once the store answers."),
+        _("Tasks go on as their settings say for this case. The reason is in the server's log."),
+    )
 
     own_pages: ClassVar[Sequence[Page]] = [
         Page("look-up/", "look_up", detail.look_up),

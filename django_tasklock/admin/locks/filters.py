@@ -79,14 +79,15 @@ class Filters:
 
     def to_query_string(self, **changes: Any) -> str:
         """Return the query string with these changes; without ``start`` it is that of the first page."""
-        new = replace(self, **{"start": 0, **changes})
-        return query_string(
-            {
-                "state": new.state,
-                "q": new.q,
-                "task": new.task,
-                "waiting": "1" if new.waiting else "",
-                "o": new.order,
-                "from": str(new.start) if new.start else "",
-            }
-        )
+        return query_string(dict(replace(self, **{"start": 0, **changes}).items()))
+
+    def items(self) -> list[tuple[str, str]]:
+        """Return the parameters, for a query string or for the hidden fields of a form."""
+        return [
+            ("state", self.state),
+            ("q", self.q),
+            ("task", self.task),
+            ("waiting", "1" if self.waiting else ""),
+            ("o", self.order),
+            ("from", str(self.start) if self.start else ""),
+        ]

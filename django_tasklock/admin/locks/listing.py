@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -11,12 +11,10 @@ from django.utils.text import capfirst
 from django.utils.translation import gettext as _, ngettext
 
 from django_tasklock import operations
-from django_tasklock.admin.base import StoreAdmin, is_fragment
-from django_tasklock.admin.formats import escape_with_breaks
+from django_tasklock.admin.base import StoreAdmin
 from django_tasklock.admin.locks.filters import Filters
-from django_tasklock.admin.locks.rows import LockRow, lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations.values import DEAD, LockCounts, LockPage, LockState
+from django_tasklock.operations.values import DEAD, LockCounts, LockPage, LockState, LockView
 
 
 class Choice(NamedTuple):
@@ -31,7 +29,7 @@ class Choice(NamedTuple):
 
 
 def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, Any] | None) -> HttpResponse:
-    """Show the list, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
+    """Show the list. Raises ``BackendUnavailable``."""
     filters = Filters.read(request.GET)
     title = capfirst(str(admin.opts.verbose_name_plural))
     try:
@@ -40,38 +38,38 @@ def show(admin: StoreAdmin, request: HttpRequest, extra_context: Mapping[str, An
     except BackendUnavailable:
         raise
     except TaskLockError:
-        return admin.page(request, "cannot_list", title)
-    rows = [lock_row(view, admin.row_url_getter(request)) for view in page.locks]
+        sentences = [
+            _(
+                "The locks of this project are kept in a store that cannot list its keys, so there is no list here."
+                " Look a lock up by its name."
+            ),
+            _("Redis and the database can list; the store is chosen in the settings (TASKLOCK)."),
+        ]
+        return admin.say(request, title, sentences)
+    row_url = admin.row_url_getter(request)
     context: dict[str, Any] = {
         "filters": filters,
         "states": _state_choices(filters, counts),
-        "headings": {"age": _heading_link(filters, ""), "left": _heading_link(filters, "left")},
+        "headings": [_heading(filters, "", _("Held for")), _heading(filters, "left", _("Time left"))],
         "pager": _pager(filters, page, admin.list_per_page),
         "summary": _summarize(filters, page),
-        "tasks": sorted({row.task for row in rows if row.task}),
-        "rows": rows,
-        "rows_with_links": [(row, _RowLinks(admin, filters, row)) for row in rows],
+        "tasks": sorted({view.info.task for view in page.locks if view.info.task}),
+        "locks": [(view, _urls(admin, filters, view, row_url)) for view in page.locks],
         "empty": _empty_message(filters, page),
         "refresh_url": filters.to_query_string(start=filters.start),
         "unfiltered_url": filters.to_query_string(q="", task="", waiting=False),
         "release_selected_url": admin.page_url("release_selected"),
     }
-    template = "locks_fragment" if is_fragment(request) else "locks"
-    return admin.page(request, template, title, **context, **(extra_context or {}))
+    return admin.page(request, "locks", title, **context, **(extra_context or {}))
 
 
-class _RowLinks:
-    """The URLs of one line, and its identifiers with line break opportunities."""
-
-    def __init__(self, admin: StoreAdmin, filters: Filters, row: LockRow) -> None:
-        self.lock = admin.page_url("change", row.name)
-        self.task = filters.to_query_string(task=row.task) if row.task else ""
-        self.name, self.process, self.task_name = (
-            escape_with_breaks(row.name),
-            escape_with_breaks(row.process),
-            escape_with_breaks(row.task),
-        )
-        self.ref = "" if row.row is None else escape_with_breaks(str(row.row.ref))
+def _urls(admin: StoreAdmin, filters: Filters, view: LockView, row_url: Callable[[LockView], str]) -> dict[str, str]:
+    """Return where one line leads."""
+    return {
+        "lock": admin.page_url("change", view.info.name),
+        "task": filters.to_query_string(task=view.info.task),
+        "row": row_url(view),
+    }
 
 
 def _read_page(filters: Filters, limit: int) -> tuple[LockPage, Filters]:
@@ -97,20 +95,16 @@ def _state_choices(filters: Filters, counts: LockCounts) -> list[Choice]:
     ]
 
 
-def _heading_link(filters: Filters, order: str) -> Choice | None:
-    """Return the link that sorts by a column; ``None`` if the list has one order only."""
+def _heading(filters: Filters, order: str, label: str) -> Choice:
+    """Return the heading of a column, which sorts by it if the list has several orders."""
     if not filters.sortable:
-        return None
+        return Choice(label, "", False)
     reverse_order = f"-{order}" if order else "-age"
     is_selected = filters.order in (order, reverse_order)
     descending = (filters.order == order) == (order == "")  # the longest held first, and the least time left first
     sorted_ = ("descending" if descending else "ascending") if is_selected else ""
-    return Choice(
-        "",
-        filters.to_query_string(order=reverse_order if filters.order == order else order),
-        is_selected,
-        sorted=sorted_,
-    )
+    url = filters.to_query_string(order=reverse_order if filters.order == order else order)
+    return Choice(label, url, is_selected, sorted=sorted_)
 
 
 def _pager(filters: Filters, page: LockPage, limit: int) -> dict[str, Any]:

@@ -15,14 +15,14 @@ from django.utils.timezone import localtime
 from django.utils.translation import gettext as _
 
 from django_tasklock import counts
-from django_tasklock.admin.base import StoreAdmin, is_fragment, may_view, page_url
-from django_tasklock.admin.formats import NO_VALUE
+from django_tasklock.admin.base import StoreAdmin, may_view, page_url
 from django_tasklock.admin.plots import BarChart, Series
 from django_tasklock.counts import Count
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage, RateLimit, SweepEntry
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.state import Gauges, read_gauges
+from django_tasklock.templatetags.tasklock import NO_VALUE
 
 HOURS = 24
 
@@ -37,7 +37,7 @@ class Figure(NamedTuple):
 
 
 def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
-    """Show the overview, or its changing part with ``?fragment=1``. Raises ``BackendUnavailable``."""
+    """Show the overview. Raises ``BackendUnavailable``."""
     gauges = read_gauges()
     if not gauges.store_up:
         raise BackendUnavailable("the store could not be asked")
@@ -47,8 +47,7 @@ def show(admin: StoreAdmin, request: HttpRequest) -> HttpResponse:
         "counted": hours is not None,
         "plot": make_chart(hours or {}),
     }
-    template = "overview_fragment" if is_fragment(request) else "overview"
-    return admin.page(request, template, _("Overview"), **context)
+    return admin.page(request, "overview", _("Overview"), **context)
 
 
 def read_day() -> Mapping[int, Sequence[Count]] | None:

@@ -14,7 +14,6 @@ from django.utils.translation import gettext_lazy as _
 
 from django_tasklock import operations
 from django_tasklock.admin.base import page_url
-from django_tasklock.admin.locks.rows import lock_row
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import Lock
 from django_tasklock.operations.guarded_rows import guards_of, lock_name
@@ -61,10 +60,8 @@ class _LazyPanel:
         context: dict[str, Any] = {"known": bool(names), "locks": [], "down": False}
         try:
             for name in names:
-                detail = operations.get_lock(name)
-                lock = None if detail.lock is None else lock_row(detail.lock, lambda ref: "")
                 url = page_url(self.site, "change", name) if linked else ""
-                context["locks"].append({"detail": detail, "lock": lock, "url": url})
+                context["locks"].append((operations.get_lock(name), url))
         except (BackendUnavailable, TaskLockError) as error:
             context["down"] = isinstance(error, BackendUnavailable)
             context["known"] = context["known"] and context["down"]
