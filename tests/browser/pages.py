@@ -187,6 +187,6 @@ def untranslated(page: Page, within: str = "#content-main") -> list[str]:
     }""")
     names = re.compile(
         r"videos\.|far-away|video_processing|^a\.module|unending|ends-soon|a-lock-with|t-\d|ann|tavily|a_task_with|videos?:|report:|NotRegistered|xxx|django_tasklock|TASKLOCK|^(fence|epoch|processing)$"
-        r"|^(dead|nobody has it)$"
+        r"|^(dead|nobody has it|openai)$"
     )
     return [text for text in texts if ENGLISH.search(text) and not HAN.search(text) and not names.search(text)]
