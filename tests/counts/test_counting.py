@@ -139,9 +139,9 @@ class TestLocks:
         assert counted(KIND) == {"acquired": 1, "transferred": 1}
 
     def test_a_lease_that_ran_out_is_counted_by_the_next_caller_once(self) -> None:
-        assert TaskLock("video:1", kind="dead", lease=None, timeout=0.05).acquire()
-        assert TaskLock("video:2", kind="dead", lease=None, timeout=0.05).acquire()
-        time.sleep(0.1)
+        assert TaskLock("video:1", kind="dead", lease=None, timeout=2).acquire()
+        assert TaskLock("video:2", kind="dead", lease=None, timeout=2).acquire()
+        time.sleep(2.1)
         with lock("video:1"):
             in_thread(lock("video:1").acquire)
         with lock("video:1"):
@@ -150,7 +150,7 @@ class TestLocks:
         assert counted(KIND) == {"acquired": 3, "released": 2, "expired": 2, "conflict:skip": 1}
 
     def test_one_that_a_waiter_waited_for(self) -> None:
-        assert TaskLock("video:1", kind="dead", lease=None, timeout=0.5).acquire()
+        assert TaskLock("video:1", kind="dead", lease=None, timeout=2).acquire()
         waiters = [threading.Thread(target=lambda: lock("video:1").acquire(blocking_timeout=20)) for _ in range(3)]
         for waiter in waiters:
             waiter.start()
@@ -192,8 +192,8 @@ class TestLimiters:
 
     def test_permits_whose_leases_ran_out(self) -> None:
         for _ in range(2):
-            in_thread(ConcurrencyLimiter("transcode", 3, lease=None, timeout=0.05).acquire)
-        time.sleep(0.1)
+            in_thread(ConcurrencyLimiter("transcode", 3, lease=None, timeout=2).acquire)
+        time.sleep(2.1)
         for _ in range(2):
             in_thread(ConcurrencyLimiter("transcode", 3).acquire)
         assert counted("transcode") == {"limit.granted": 4, "limit.expired": 2}

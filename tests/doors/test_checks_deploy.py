@@ -39,7 +39,7 @@ def nothing_else(settings, monkeypatch):
     settings.CACHES = {"default": settings.CACHES["locmem"]}
     no_guards()
     monkeypatch.setattr(decorators, "_undecided", type(decorators._undecided)())
-    monkeypatch.setattr("django_tasklock.celery.visibility.acknowledged_early", list)  # of tasks that others made
+    monkeypatch.setattr("django_tasklock.checks.tasks.acknowledged_early", list)  # of tasks that others made
 
 
 def found(*ids: str):
