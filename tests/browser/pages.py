@@ -176,7 +176,7 @@ def untranslated(page: Page, within: str = "#content-main") -> list[str]:
         root.querySelectorAll("wbr").forEach((one) => one.remove());
         root.normalize();
         const found = [], walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT);
-        const names = ".tasklock-code, th a, option, textarea, dd, script, #tasklock-history td";
+        const names = ".tasklock-code, .tasklock-called, th a, option, textarea, dd, script, #tasklock-history td";
         while (walker.nextNode())
             if (!walker.currentNode.parentElement.closest(names))
                 found.push(walker.currentNode.data.trim());
