@@ -105,6 +105,7 @@ class SweepEntry(models.Model):
 
     class Meta:
         db_table = "tasklock_sweep"
+        required_db_features = ("supports_json_field",)  # otherwise ``manage.py check`` would ask the database for it
         verbose_name = _("run of the sweep")
         verbose_name_plural = _("runs of the sweep")
         default_permissions = ()

@@ -139,6 +139,7 @@ class Migration(migrations.Migration):
                 "verbose_name": "run of the sweep",
                 "verbose_name_plural": "runs of the sweep",
                 "db_table": "tasklock_sweep",
+                "required_db_features": ("supports_json_field",),
                 "default_permissions": (),
             },
         ),

@@ -55,8 +55,9 @@ def test_a_lock_in_the_list(operator: Client, take) -> None:
     row = Video.objects.create(status="processing")
     take("video:1", row=f"testapp.video:{row.pk}", task_id="id-of-task")
     text = words(operator.get(LIST).text)
-    for part in ("video:1", "● live", "worker-1:42", "videos.process", "id-of-task", "0 s", "59 min", "lease: 59 s"):
+    for part in ("video:1", "● live", "worker-1:42", "videos.process", "id-of-task", "59 min"):
         assert part in text, part
+    assert re.search(r"lease: 5\d s", text)
     assert f"testapp.video:{row.pk}" in text
     assert "1 lock" in text
 

@@ -13,7 +13,7 @@ from django_tasklock.operations.limits.rates import pause_limit, reset_limit
 from django_tasklock.operations.values import Actor
 from tests.support.rest import PREFIX, Api
 
-pytest_plugins = ["tests.support.admin_fixtures", "tests.support.rest_fixtures"]
+pytest_plugins = ["tests.support.redis_fixtures", "tests.support.admin_fixtures", "tests.support.rest_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks", "naive")]
 
 ME = Actor("me")
