@@ -103,7 +103,7 @@ def announce(video_id: int) -> None:
     catalogue.tell(video_id)
 
 
-@shared_task(base=OnceTask, key="chapters:{video_id}", on_conflict="queue")
+@shared_task(base=OnceTask, key="chapters:{video_id}", on_conflict="queue", on_unavailable="raise")
 def add_chapter(video_id: int, title: str) -> None:
     """Append a chapter to those of a video: every one, one after the other, in the order of publication.
 
