@@ -16,7 +16,7 @@ from django_tasklock.backends.cluster.nodes import Node, Nodes
 from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.pool import throw_away
-from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.script import Script, packed
 from django_tasklock.backends.redis.subscribers import Subscriber
 from django_tasklock.backends.redis.wire import Link
 from django_tasklock.exceptions import BackendUnavailable
@@ -62,6 +62,18 @@ class ClusterWire:
                 node.wire.clear()  # idle connections are as old as the one that failed
             if pause:
                 time.sleep(pause)
+
+    def run(
+        self,
+        slot: int,
+        script: Script,
+        keys: Sequence[str],
+        args: Sequence[str | bytes | int] = (),
+        *,
+        again: bool = True,
+    ) -> tuple[Any, bool]:
+        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
+        return self.call(slot, *packed(script, keys, args), again=again)
 
     def call_all(self, asks: Sequence[SlotRequest], *, patient: bool = True) -> list[Any]:
         """Run scripts at all nodes at once. Return their replies, or a ``BackendUnavailable`` in place of each
@@ -191,6 +203,12 @@ class SlotWire:
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Do what ``Wire.call`` does."""
         return self._wire.call(self._slot, guarded(script), tail, again=again)
+
+    def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
+    ) -> tuple[Any, bool]:
+        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
+        return self.call(*packed(script, keys, args), again=again)
 
     def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
         assert self.acknowledged is not None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,6 +22,11 @@ class Asking(Protocol):
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Run ``script``; return its reply, and whether an earlier attempt may have been executed too."""
+
+    def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
+    ) -> tuple[Any, bool]:
+        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
 
     @property
     def grant(self) -> Callable[[Script, bytes], tuple[Any, bool]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from collections.abc import Sequence
 from functools import cache, cached_property
 from importlib import resources
 
@@ -24,7 +25,7 @@ class Script:
     command is sent after it in the same packet, so there are two replies.
     """
 
-    def __init__(self, body: str, count: int, keys: int, followed: bool = False) -> None:
+    def __init__(self, body: str, count: int = 0, keys: int = 0, followed: bool = False) -> None:
         self.body = body
         self.count = count
         self.keys = keys
@@ -51,7 +52,12 @@ class Script:
         return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
 
 
-def load(verb: str, keys: int, arguments: int) -> Script:
+def packed(script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> tuple[Script, bytes]:
+    """Return ``script`` for this many keys and arguments, and these encoded."""
+    return script.sized(len(keys) + len(args), len(keys)), b"".join(map(bulk, (*keys, *args)))
+
+
+def load(verb: str, keys: int = 0, arguments: int = 0) -> Script:
     """Return the script ``lua/<verb>.lua``."""
     return Script(_body(verb), keys + arguments, keys)
 

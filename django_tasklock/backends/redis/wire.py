@@ -14,7 +14,7 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Any
 
@@ -25,7 +25,7 @@ from django_tasklock.backends.redis.acknowledged import Acknowledged
 from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
 from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.reader import reader
-from django_tasklock.backends.redis.script import Script
+from django_tasklock.backends.redis.script import Script, packed
 
 RESTED = 0.005
 """Seconds idle after which a connection is checked before it is used: a server that was restarted has closed it, and
@@ -213,6 +213,12 @@ class Wire:
             return self.exchange(link, script, tail), doubt
         except (RedisError, OSError) as error:
             raise unavailable(error, doubt or (sent and not was_answered(error))) from error
+
+    def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
+    ) -> tuple[Any, bool]:
+        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
+        return self.call(*packed(script, keys, args), again=again)
 
     def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
         assert self.acknowledged is not None
