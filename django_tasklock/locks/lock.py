@@ -728,25 +728,20 @@ class TaskLock(Acquirable):
 
         Raises ``BackendUnavailable``.
         """
-        if type(self.name) is str:
-            record = get_backend().get(self.name)
-        else:
-            record = next(filter(None, get_backend().get_all(self.names)), None)
+        record = next(filter(None, map(get_backend().get, self.names)), None)
         return None if record is None else lock_info(record)
 
     async def ainfo(self) -> LockInfo | None:
         """Do what ``info`` does, for coroutines."""
-        if type(self.name) is str:
-            record = await get_backend().aget(self.name)
-        else:
-            record = next(filter(None, await get_backend().aget_all(self.names)), None)
-        return None if record is None else lock_info(record)
+        for name in self.names:
+            record = await get_backend().aget(name)
+            if record is not None:
+                return lock_info(record)
+        return None
 
     def locked(self) -> bool:
         """Tell whether the lock, or one of its names, is held by anyone. Raises ``BackendUnavailable``."""
-        if type(self.name) is str:
-            return get_backend().get(self.name) is not None
-        return any(get_backend().get_all(self.names))
+        return any(get_backend().get(name) is not None for name in self.names)
 
 
 def _update(lease: Lease, record: Record | None) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.names import Names
 from django_tasklock.types import Busy
 from tests.support.permits import a_request, clear_permits
 from tests.support.stores import an_ask, clear, eventually, granted, make, stores
@@ -59,7 +60,7 @@ def test_one_that_was_released_or_removed_or_swept_has_not_expired(backend: Lock
 
 def test_of_several_at_once(backend: LockStore) -> None:
     lapse(backend, "a", "c")
-    assert granted(backend.acquire_all(("a", "b", "c"), an_ask("all of them"))).expired == 2
+    assert granted(backend.several.acquire(an_ask(Names(("a", "b", "c"))))).expired == 2
 
 
 def test_a_lock_of_a_dead_holder_that_passes_to_an_earlier_waiter(backend: LockStore) -> None:

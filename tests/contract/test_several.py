@@ -1,4 +1,4 @@
-"""Several locks at once, on every store: all of them, or none."""
+"""Several locks at once, above every store: all of them, or none."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import Names
 from django_tasklock.types import AcquireRequest, Busy, Holder, Released, Renewal, RenewalResult
 from tests.support.stores import (
@@ -20,7 +21,6 @@ from tests.support.stores import (
     BEYOND,
     LAPSING,
     LISTING,
-    WAKING,
     an_ask,
     clear,
     eventually,
@@ -32,7 +32,7 @@ from tests.support.stores import (
 from tests.support.twins import TWINS, call, thread_of
 
 SHORT = 120  # ms: a lease that is to lapse
-THREE = ("a", "b", "c")
+THREE = Names(("a", "b", "c"))
 
 
 @pytest.fixture(params=stores(*ALL, *BEYOND))
@@ -47,91 +47,90 @@ def backend(request) -> LockStore:
 
 lapsing = pytest.mark.parametrize("backend", stores(*LAPSING, *BEYOND), indirect=True)
 listing = pytest.mark.parametrize("backend", stores(*LISTING, *BEYOND), indirect=True)
-waking = pytest.mark.parametrize("backend", stores(*WAKING, *BEYOND), indirect=True)
 
 
-def ask(names: tuple[str, ...] = THREE, **terms: object) -> AcquireRequest:
+def ask(names: Names = THREE, **terms: object) -> AcquireRequest:
     """A request for several, by a new holder."""
-    return an_ask(Names(names), **terms)
+    return an_ask(names, **terms)
 
 
-def held(backend: LockStore, names: tuple[str, ...] = THREE) -> list[str | None]:
+def held(backend: LockStore) -> list[str | None]:
     """Whose they are, by token."""
-    return [None if record is None else record.token for record in backend.get_all(names)]
+    return [None if record is None else record.token for record in map(backend.get, THREE.each)]
 
 
 class TestAcquiring:
     @TWINS
     def test_all_are_granted_or_none(self, backend, way):
         mine = ask(ttl=5000, hold=9000)
-        grant = granted(call(way, backend, "acquire_all", THREE, mine))
+        grant = granted(call(way, backend.several, "acquire", mine))
         assert grant.ttl == 5000
         assert held(backend) == [mine.token] * 3
-        assert [(backend.get(name) or mine).name for name in THREE] == list(THREE)
-        assert max(record.fence for record in backend.get_all(THREE)) == grant.fence
-        assert call(way, backend, "release_all", THREE, mine.token) is Released.RELEASED
+        assert [(backend.get(name) or mine).name for name in THREE.each] == list(THREE.each)
+        assert max(record.fence for record in map(backend.get, THREE.each)) == grant.fence
+        assert call(way, backend.several, "release", THREE, mine.token) is Released.RELEASED
         assert held(backend) == [None] * 3
 
     @TWINS
-    @pytest.mark.parametrize("taken", THREE)
+    @pytest.mark.parametrize("taken", THREE.each)
     def test_the_one_that_is_busy_is_named_and_the_others_are_free(self, backend, way, taken):
         holder = {"host": "web1", "pid": 7, "boot": "b", "task": "app.tasks.t", "task_id": "id-1"}
         other = an_ask(taken, ttl=5000, holder=json.dumps(holder))
         granted(backend.acquire(other))
-        busy = call(way, backend, "acquire_all", THREE, ask())
+        busy = call(way, backend.several, "acquire", ask())
         assert isinstance(busy, Busy)
         assert busy.name == taken
         assert busy.record is not None
         assert (busy.record.name, busy.record.token, busy.record.holder) == (taken, other.token, Holder(**holder))
         assert 0 < busy.remaining <= 5000
-        assert held(backend) == [other.token if name == taken else None for name in THREE]
+        assert held(backend) == [other.token if name == taken else None for name in THREE.each]
 
     def test_each_is_a_lock_of_its_own_to_whoever_asks_for_it(self, backend):
         mine = ask()
-        granted(backend.acquire_all(THREE, mine))
-        for name in THREE:
+        granted(backend.several.acquire(mine))
+        for name in THREE.each:
             assert isinstance(backend.acquire(an_ask(name)), Busy)
-        assert isinstance(backend.acquire_all(("c", "d"), ask(("c", "d"))), Busy)
+        assert isinstance(backend.several.acquire(ask(Names(("c", "d")))), Busy)
         assert backend.get("d") is None
 
     def test_asking_again_with_the_same_token_is_granted_again_with_the_same_fence(self, backend):
         mine = ask()
-        first = granted(backend.acquire_all(THREE, mine))
-        assert granted(backend.acquire_all(THREE, mine)) == first
-        assert backend.release_all(THREE, mine.token) is Released.RELEASED
+        first = granted(backend.several.acquire(mine))
+        assert granted(backend.several.acquire(mine)) == first
+        assert backend.several.release(THREE, mine.token) is Released.RELEASED
         assert held(backend) == [None] * 3
 
     def test_the_fence_is_greater_than_that_of_each_before(self, backend):
         before = []
-        for name in THREE:
+        for name in THREE.each:
             one = an_ask(name)
             before.append(granted(backend.acquire(one)).fence)
             backend.release(name, one.token)
         mine = ask()
-        fence = granted(backend.acquire_all(THREE, mine)).fence
+        fence = granted(backend.several.acquire(mine)).fence
         assert fence > max(before)
-        backend.release_all(THREE, mine.token)
+        backend.several.release(THREE, mine.token)
 
-    @listing
-    def test_who_comes_next_for_one_of_them_has_a_greater_fence(self, backend):
+    @pytest.mark.parametrize("backend", stores("redis", "memory", "sentinel", "cluster"), indirect=True)
+    def test_where_one_counter_serves_all_names_who_comes_next_for_one_of_them_has_a_greater_fence(self, backend):
         mine = ask()
-        fence = granted(backend.acquire_all(THREE, mine)).fence
-        backend.release_all(THREE, mine.token)
-        assert all(granted(backend.acquire(an_ask(name))).fence > fence for name in THREE)
+        fence = granted(backend.several.acquire(mine)).fence
+        backend.several.release(THREE, mine.token)
+        assert all(granted(backend.acquire(an_ask(name))).fence > fence for name in THREE.each)
 
     @lapsing
     def test_lapsed_ones_are_granted(self, backend):
-        granted(backend.acquire_all(THREE, ask(ttl=SHORT)))
+        granted(backend.several.acquire(ask(ttl=SHORT)))
         mine = ask()
-        eventually(lambda: not isinstance(backend.acquire_all(THREE, mine), Busy))
+        eventually(lambda: not isinstance(backend.several.acquire(mine), Busy))
         assert held(backend) == [mine.token] * 3
 
     @lapsing
     def test_who_follows_a_holder_is_granted_all_over_it(self, backend):
         first = ask()
-        granted(backend.acquire_all(THREE, first))
+        granted(backend.several.acquire(first))
         mine = ask()._replace(supersedes=first.token)
-        granted(backend.acquire_all(THREE, mine))
+        granted(backend.several.acquire(mine))
         assert held(backend) == [mine.token] * 3
 
     def test_of_many_at_once_one_gets_them(self, backend):
@@ -141,7 +140,7 @@ class TestAcquiring:
 
         def take(one: AcquireRequest) -> None:
             start.wait()
-            answers.append(backend.acquire_all(THREE, one))
+            answers.append(backend.several.acquire(one))
             backend.close_idle()
 
         threads = [thread_of(partial(take, one)) for one in asks]
@@ -161,13 +160,13 @@ class TestHolding:
     @TWINS
     def test_extended_together(self, backend, way):
         mine = ask(ttl=5000, hold=6000)
-        granted(backend.acquire_all(THREE, mine))
-        assert call(way, backend, "extend_all", THREE, mine.token, 50_000, 90_000) is True
-        for record in backend.get_all(THREE):
+        granted(backend.several.acquire(mine))
+        assert call(way, backend.several, "extend", THREE, mine.token, 50_000, 90_000) is True
+        for record in map(backend.get, THREE.each):
             assert record.ttl > 40_000
             assert record.until - record.now > 80_000
         backend.remove("b")
-        assert call(way, backend, "extend_all", THREE, mine.token, 50_000, 90_000) is False
+        assert call(way, backend.several, "extend", THREE, mine.token, 50_000, 90_000) is False
 
     def test_renewed_together_and_lost_if_one_is(self, backend):
         lease, other = backend.several, an_ask("z")
@@ -197,18 +196,18 @@ class TestHolding:
     @TWINS
     def test_a_release_gives_the_others_back_where_one_was_lost(self, backend, way):
         mine, other = ask(), an_ask("b")
-        granted(backend.acquire_all(THREE, mine))
+        granted(backend.several.acquire(mine))
         backend.remove("b")
         granted(backend.acquire(other))
-        assert call(way, backend, "release_all", THREE, mine.token) is Released.NOT_YOURS
+        assert call(way, backend.several, "release", THREE, mine.token) is Released.NOT_YOURS
         assert held(backend) == [None, other.token, None]
-        assert call(way, backend, "release_all", THREE, mine.token) is Released.GONE
+        assert call(way, backend.several, "release", THREE, mine.token) is Released.GONE
 
     @listing
     def test_each_is_listed(self, backend):
-        granted(backend.acquire_all(THREE, ask()))
-        assert sorted(record.name for record in backend.page(Query()).records) == list(THREE)
-        backend.release_all(THREE, backend.get("a").token)
+        granted(backend.several.acquire(ask()))
+        assert sorted(record.name for record in backend.page(Query()).records) == list(THREE.each)
+        backend.several.release(THREE, backend.get("a").token)
         assert backend.page(Query()).records == []
 
 
@@ -251,40 +250,17 @@ class TestWaiting:
         granted(result())
         assert held(backend) == [mine.token] * 3
 
-    @waking
-    def test_a_waiter_for_several_names_holds_none_of_them(self, backend):
-        """What is handed over while another is busy goes on to the next in line."""
-        first, last = an_ask("a"), an_ask("c")
-        granted(backend.acquire(first))
-        granted(backend.acquire(last))
-        mine, next_one = ask(), an_ask("a")
-        result = self.waited(backend, mine)
-        eventually(lambda: backend.get("a").waiting == 1)
-        with backend.waiter(next_one) as waiter:
-            assert isinstance(waiter.acquire(), Busy)
-            backend.release("a", first.token)
-            eventually(lambda: waiter.wait(0.5) or not isinstance(waiter.acquire(), Busy))
-        eventually(lambda: held(backend) == [next_one.token, None, last.token])  # "b" is taken for a moment, and again
-        eventually(lambda: backend.get("c").waiting == 1)
-        backend.release("c", last.token)
-        backend.release("a", next_one.token)
-        granted(result())
-
-    @waking
-    def test_a_waiter_that_leaves_has_no_queue_entry_and_no_lock(self, backend):
+    def test_a_waiter_holds_none_of_them_and_leaves_nothing_behind(self, backend):
         first = an_ask("b")
         granted(backend.acquire(first))
         with backend.several.waiter(ask()) as waiter:
-            assert isinstance(waiter.acquire(), Busy)
-            assert backend.get("b").waiting == 1
-            assert waiter.acquire().name == "b"
-        assert backend.get("b").waiting == 0
-        with backend.several.waiter(ask()) as waiter:
-            waiter.acquire()
-            backend.release("b", first.token)  # handed over to whoever leaves
+            for _ in range(2):
+                assert waiter.acquire().name == "b"
+                assert held(backend) == [None, first.token, None]
+                assert waiter.wait(0.01) is None
+            backend.release("b", first.token)
         assert held(backend) == [None] * 3
 
-    @waking
     def test_a_coroutine(self, backend):
         first, mine = an_ask("b"), ask()
         granted(backend.acquire(first))
@@ -305,13 +281,60 @@ class TestWaiting:
         assert held(backend) == [mine.token] * 3
 
 
-def test_a_token_that_has_some_of_them_loses_them_with_the_others(backend):
-    """As one that was handed over by a queue, and the next one is busy."""
-    mine, other = new_token(), an_ask("c")
-    granted(backend.acquire(an_ask("b", mine)))
+@pytest.mark.parametrize("taken", THREE.each)
+def test_a_token_that_has_some_of_them_loses_them_with_the_others(backend, taken):
+    """As when an answer was lost, and one of the leases has passed to another holder before it is asked again."""
+    mine, other = ask(), an_ask(taken)
+    granted(backend.several.acquire(mine))
+    backend.remove(taken)
     granted(backend.acquire(other))
-    assert backend.acquire_all(THREE, an_ask(Names(THREE), mine)).name == "c"
-    assert held(backend) == [None, None, other.token]
+    assert backend.several.acquire(mine).name == taken
+    assert held(backend) == [other.token if name == taken else None for name in THREE.each]
+
+
+@pytest.mark.parametrize(("down_at", "doubt"), [("a", False), ("b", True), ("c", True)])
+def test_a_store_that_fails_on_the_way_leaves_it_in_doubt(monkeypatch, down_at, doubt):
+    clear("memory")
+    backend = make("memory")
+    acquire = backend.acquire
+
+    def take(request: AcquireRequest) -> object:
+        if request.name == down_at:
+            raise BackendUnavailable("down", doubt=False)
+        return acquire(request)
+
+    monkeypatch.setattr(backend, "acquire", take)
+    with pytest.raises(BackendUnavailable) as caught:
+        backend.several.acquire(ask())
+    assert caught.value.doubt is doubt
+
+
+@pytest.mark.redis
+def test_a_coroutine_that_is_cancelled_on_the_way_gives_all_back(monkeypatch):
+    """The thread still finishes, and then releases what it was granted."""
+    clear("redis")
+    backend = make("redis")
+    acquire, reached, go_on = backend.acquire, threading.Event(), threading.Event()
+
+    def take(request: AcquireRequest) -> object:
+        if request.name == "b":
+            reached.set()
+            go_on.wait(20)
+        return acquire(request)
+
+    monkeypatch.setattr(backend, "acquire", take)
+
+    async def main() -> None:
+        taking = asyncio.ensure_future(backend.several.aacquire(ask()))
+        assert await asyncio.to_thread(reached.wait, 20)
+        taking.cancel()
+        asyncio.get_running_loop().call_later(0.1, go_on.set)
+        with pytest.raises(asyncio.CancelledError):
+            await taking
+
+    asyncio.run(asyncio.wait_for(main(), 30))
+    eventually(lambda: held(backend) == [None] * 3)
+    backend.close()
 
 
 @pytest.mark.parametrize(
@@ -328,5 +351,5 @@ def test_renewed_as_the_worst_of_them(monkeypatch, told, whole):
     clear("memory")
     backend = make("memory")
     monkeypatch.setattr(backend, "renew", lambda batch: [RenewalResult[one] for one in told])
-    [result] = backend.several.renew([Renewal(Names(THREE), new_token(), 1000)])
+    [result] = backend.several.renew([Renewal(THREE, new_token(), 1000)])
     assert result is RenewalResult[whole]

@@ -15,15 +15,15 @@ import threading
 import time
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 
 from django_tasklock.backends.contract.leases import LeaseStore
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
-from django_tasklock.backends.contract.several import Several, first_failed
-from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.types import AcquireRequest, Busy, Condition, Grant, InstanceState, Record, Released
+from django_tasklock.backends.contract.several import Several
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.types import Condition, InstanceState, Record
 
 _number_lock = threading.Lock()
 _last_number = 0
@@ -76,57 +76,6 @@ class LockStore(LeaseStore):
     @abstractmethod
     def counts(self) -> Counts:
         """Return how many locks of each state the index has. ``TaskLockError`` where the store cannot list."""
-
-    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Take several locks with one token, or none of them: ``Busy.name`` is the one that another holder has.
-
-        ``request`` applies to each lock; its ``name`` is ignored. Locks that the token holds already count as taken,
-        and are released with the others if one is busy. The returned fence is the greatest of all. This default takes
-        one lock after the other, so for a moment some may be busy although no caller gets them all; a store that can
-        takes them in one step.
-        """
-        fence = expired = 0
-        try:
-            for name in names:
-                answer = self.acquire(request._replace(name=name))
-                expired += answer.expired
-                if isinstance(answer, Busy):
-                    self.release_all([one for one in names if one != name], request.token)
-                    return answer._replace(name=name, expired=expired)
-                fence = max(fence, answer.fence)
-        except BackendUnavailable as error:
-            error.doubt |= fence > 0
-            raise
-        return Grant(fence, request.ttl_ms, expired)
-
-    def release_all(self, names: Sequence[str], token: str) -> Released:
-        """Release several locks; return the outcome of the first that ``token`` did not hold any more, if any."""
-        return first_failed([self.release(name, token) for name in names])
-
-    def extend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        """Do what ``extend`` does for several locks. False: ``token`` does not hold one of them any more."""
-        return all(self.extend(name, token, ttl, hold) for name in names)
-
-    def get_all(self, names: Sequence[str]) -> list[Record | None]:
-        """Return the record of each lock, ``None`` for a free one."""
-        return [self.get(name) for name in names]
-
-    async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Do what ``acquire_all`` does, for coroutines. If it is cancelled, locks that it is granted are released."""
-        give_back = partial(self.release_all, names, request.token)
-        return await self.in_thread(self.acquire_all, names, request, undo=give_back)
-
-    async def arelease_all(self, names: Sequence[str], token: str) -> Released:
-        """Do what ``release_all`` does, for coroutines."""
-        return await self.in_thread(self.release_all, names, token)
-
-    async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        """Do what ``extend_all`` does, for coroutines."""
-        return await self.in_thread(self.extend_all, names, token, ttl, hold)
-
-    async def aget_all(self, names: Sequence[str]) -> list[Record | None]:
-        """Do what ``get_all`` does, for coroutines."""
-        return await self.in_thread(self.get_all, names)
 
     @cached_property
     def several(self) -> Several:

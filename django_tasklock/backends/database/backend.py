@@ -6,10 +6,8 @@ processes that read a lock as free acquires it, at every isolation level.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
-from django.db import transaction
 from django.db.models import Q, QuerySet
 
 from django_tasklock.backends.contract.locks import LockStore
@@ -40,17 +38,9 @@ RELEASED_KEPT_FOR = 3_600_000  # milliseconds that a released row stays: the clo
 LAPSED_KEPT_FOR = 86_400_000  # milliseconds that a row stays after its lease has run out, if no sweep removed it
 
 
-def _is_held_by(row: Row, request: AcquireRequest) -> bool:
-    return row.live and row.token == request.token
-
-
 def _next_fence(row: Row | None, now: int) -> int:
     """Return a fence for the next holder, in microseconds: by the clock, and greater than that of the row."""
     return now * 1000 if row is None else max(row.fence + 1, now * 1000)
-
-
-class _RowChanged(Exception):
-    """Another process has changed the row since it was read."""
 
 
 class DatabaseBackend(DatabaseLeases, LockStore):
@@ -95,56 +85,10 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         self.purge_if_due(ACQUIRE_FACTOR)
         return self.session.run(verb, name=request.name)
 
-    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        """Take all of them in one transaction that begins with a write: after a read in it, SQLite may refuse one."""
-
-        def verb(alias: str, again: bool) -> Grant | Busy:
-            for _ in range(MAX_ATTEMPTS):
-                seen = [(name, *read_row(alias, key_of(name))) for name in names]
-                for name, row, now in seen:
-                    if row is not None and row.live and row.token not in (request.token, request.supersedes or None):
-                        for own, kept, _ in seen:
-                            if kept is not None and _is_held_by(kept, request):
-                                self._released(alias, key_of(own), request.token)
-                        return Busy(row.record(), row.expires_at - now, name)
-                # One fence for all, greater than the last of each; a repeated request keeps the fence it was granted.
-                fence = max(
-                    row.fence if row is not None and _is_held_by(row, request) else _next_fence(row, now)
-                    for _, row, now in seen
-                )
-                try:
-                    with transaction.atomic(using=alias):
-                        for name, row, _ in seen:
-                            self._take_one(alias, request._replace(name=name), row, fence)
-                except _RowChanged:
-                    continue
-                for _, row, _ in seen:
-                    if row is None:
-                        self.purging.count_row()
-                return Grant(fence, request.ttl_ms, sum(row is not None and row.lapsed for _, row, _ in seen))
-            return Busy(None, 0, names[0])
-
-        self.purge_if_due(ACQUIRE_FACTOR)
-        return self.session.run(verb, name=request.name)
-
-    def _take_one(self, alias: str, request: AcquireRequest, row: Row | None, fence: int) -> None:
-        """Take one of several locks, whose row was read as ``row``. Raise ``_RowChanged`` if it has changed since."""
-        key = key_of(request.name)
-        if row is None:
-            taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
-        else:
-            same = unchanged(alias, key, row)
-            if _is_held_by(row, request):
-                taken = same.update(expires_at=Now() + request.ttl_ms, fence=fence)
-            else:
-                taken = same.update(**granted_columns(request, fence))
-        if not taken:
-            raise _RowChanged
-
     def release(self, name: str, token: str) -> Released:
         def verb(alias: str, again: bool) -> Released:
             key = key_of(name)
-            if self._released(alias, key, token):
+            if self.held(alias, key=key, token=token).update(**RELEASED):
                 return Released.RELEASED
             row, _ = read_row(alias, key)
             if row is not None and row.live:
@@ -155,10 +99,6 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         outcome = self.session.run(verb, name=name)
         self.purge_if_due()
         return outcome
-
-    def _released(self, alias: str, key: str, token: str) -> bool:
-        """Release the lock. Return whether ``token`` held it."""
-        return self.held(alias, key=key, token=token).update(**RELEASED) > 0
 
     def get(self, name: str) -> Record | None:
         row, _ = self.session.run(lambda alias, again: read_row(alias, key_of(name)), name=name, write=False)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
 from typing import get_args
 
 from django_tasklock.backends.contract.locks import LockStore
@@ -42,24 +41,6 @@ class MemoryBackend(MemoryLeases, LockStore):
                 record = store.record(request.name, held)
                 return Busy(record, record.ttl, expired=expired)
             return Grant(held.fence, request.ttl_ms, expired)
-
-    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        with store.mutex:
-            for name in names:  # check all of them before any is taken
-                held = store.current(name)
-                if held is not None and held.token not in (request.token, request.supersedes):
-                    self.release_all(names, request.token)
-                    answer = self.acquire(request._replace(name=name))
-                    return answer if isinstance(answer, Grant) else answer._replace(name=name)
-            return super().acquire_all(names, request)
-
-    def release_all(self, names: Sequence[str], token: str) -> Released:
-        with store.mutex:
-            return super().release_all(names, token)
-
-    def extend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        with store.mutex:
-            return super().extend_all(names, token, ttl, hold)
 
     def owned(self, name: str, token: str) -> StoredLease | None:
         return store.owned(name, token)

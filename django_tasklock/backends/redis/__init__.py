@@ -9,7 +9,6 @@ from typing import Any
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
-from django_tasklock.backends.contract.several import first_failed
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, packed_arguments
 from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
@@ -17,7 +16,6 @@ from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.script import Script, bulk, load
-from django_tasklock.backends.redis.several import SeveralScripts
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -86,7 +84,6 @@ class RedisBackend(QueueStore, LockStore):
     def __init__(self, settings: Settings, connections: Connections | None = None) -> None:
         self.location = settings.location
         self.layout = Layout(settings.prefix)
-        self._several = SeveralScripts(self.layout)
         self._keys = lru_cache(CACHED_NAMES)(self.layout.keys)
         self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
@@ -163,20 +160,6 @@ class RedisBackend(QueueStore, LockStore):
         arguments = chain.from_iterable((bulk(item.token), bulk(item.ttl)) for item in batch)
         tail = self.layout.index + b"".join(keys) + b"".join(arguments)
         return RENEW.sized(1 + 3 * len(batch), 1 + len(batch)), tail
-
-    def acquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        reply = self.wire.grant(*self._several.acquiring(names, request))[0]
-        return self._several.answer(names, request, reply)
-
-    def release_all(self, names: Sequence[str], token: str) -> Released:
-        codes, doubt = self.wire.call(*self._several.releasing(names, token))
-        return first_failed([verdict(code, doubt) for code in codes])
-
-    def extend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        return bool(self.wire.call(*self._several.extending(names, token, ttl, hold))[0])
-
-    def get_all(self, names: Sequence[str]) -> list[Record | None]:
-        return self._several.found(names, self.wire.call(*self._several.getting(names))[0])
 
     def get(self, name: str) -> Record | None:
         return self.found(name, self.wire.call(GET, self._get_arguments(name))[0])
@@ -266,20 +249,6 @@ class RedisBackend(QueueStore, LockStore):
 
     async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return bool((await self.aio.call(EXTEND, self._extend_arguments(name, token, ttl, hold)))[0])
-
-    async def aacquire_all(self, names: Sequence[str], request: AcquireRequest) -> Grant | Busy:
-        reply = (await self.aio.grant(*self._several.acquiring(names, request)))[0]
-        return self._several.answer(names, request, reply)
-
-    async def arelease_all(self, names: Sequence[str], token: str) -> Released:
-        codes, doubt = await self.aio.call(*self._several.releasing(names, token))
-        return first_failed([verdict(code, doubt) for code in codes])
-
-    async def aextend_all(self, names: Sequence[str], token: str, ttl: int, hold: int) -> bool:
-        return bool((await self.aio.call(*self._several.extending(names, token, ttl, hold)))[0])
-
-    async def aget_all(self, names: Sequence[str]) -> list[Record | None]:
-        return self._several.found(names, (await self.aio.call(*self._several.getting(names)))[0])
 
     async def aget(self, name: str) -> Record | None:
         return self.found(name, (await self.aio.call(GET, self._get_arguments(name)))[0])
