@@ -15,9 +15,9 @@ from django_tasklock.rates.limiter_view import LimiterView, view_of
 from django_tasklock.rates.options import LimitOptions
 from django_tasklock.rates.outage import outage_of
 from django_tasklock.rates.reservation import Limiter, Reservation, TokenPart
+from django_tasklock.rates.server_clock import clock_of
 from django_tasklock.rates.slots import Slot
 from django_tasklock.rates.stored import StoredLimit
-from django_tasklock.rates.terms import rates_in_force
 from django_tasklock.types import monotonic
 
 
@@ -39,8 +39,7 @@ class Booker:
         """The store of the current settings, with these terms."""
         backend, known = get_backend(), self._stored
         if known is None or known[0] is not backend:
-            store = rates_in_force(backend.rates)
-            known = self._stored = backend, StoredLimit(store, self.terms, store.clock)
+            known = self._stored = backend, StoredLimit(backend.rates, self.terms, clock_of(backend.rates))
         return known[1]
 
     def check_cost(self, cost: int) -> None:
@@ -120,7 +119,10 @@ class Booker:
         return several
 
     def restore(self, limiter: Limiter, deadline: float, part: TokenPart, spaced: bool) -> Reservation:
-        """Restore another process's reservation: its slot, or another one if it was missed. Raises like ``book``."""
+        """Restore another process's reservation: its slot, or another one if it was missed. Raises like ``book``, and
+        ``TaskLockError`` if the limit was lowered meanwhile, and its cost does not fit any more.
+        """
+        self.check_cost(part.cost)
         stored = self.stored
         new = Reservation(limiter, stored, part.cost, deadline)
         new.spaced = spaced
@@ -155,7 +157,7 @@ class Booker:
         action = self.outage.choose_action(self.name, self.limit, error)
         if action != "local" or self.name != self.limiter_name:  # for a tenant the part of the shared limit counts
             return
-        stored = self.outage.local_limit(self.stored.in_force, self.limit.workers)
+        stored = self.outage.local_limit(self.terms, self.limit.workers)
         reservation.switch_store(stored)
         sent, max_wait = monotonic(), reservation.max_wait
         answer = stored.store.reserve(stored.terms, reservation.cost, max_wait)

@@ -115,18 +115,13 @@ class RateLimiter:
 
     @property
     def terms(self) -> Terms:
-        """The terms that this process has configured."""
+        """Its name and rates in the store, for this process: others may have other ones."""
         return self.booker.terms
 
     @property
     def store(self) -> RateStore:
         """Its store."""
         return self.booker.stored.store
-
-    @property
-    def in_force(self) -> Terms:
-        """The terms that apply: those of the store, as far as this process knows."""
-        return self.booker.stored.in_force
 
     def acquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Wait until the call is allowed. ``timeout``: seconds, by default ``max_wait``.
@@ -295,11 +290,11 @@ class RateLimiter:
 
     def usage(self) -> RateUsage:
         """Return the usage by all processes together. Raises ``BackendUnavailable``."""
-        return usage_of(self.in_force, self.store.usage(self.terms))
+        return usage_of(self.terms, self.store.usage(self.terms))
 
     async def ausage(self) -> RateUsage:
         """Do what ``usage`` does, for coroutines."""
-        return usage_of(self.in_force, await self.store.ausage(self.terms))
+        return usage_of(self.terms, await self.store.ausage(self.terms))
 
     def reset(self) -> None:
         """Delete what was used and booked, and pauses. Sleeping callers book again. Raises ``BackendUnavailable``."""

@@ -329,7 +329,7 @@ class Reservation:
     def refuse(self, answer: Refused) -> Exception:
         """End the reservation, because there is no slot in time, and return the error to raise."""
         self.state = "cancelled"
-        return events.refused(self.stored.in_force, answer.wait, self.max_wait)
+        return events.refused(self.stored.terms, answer.wait, self.max_wait)
 
     def _mark_used(self) -> None:
         self.state = "used"

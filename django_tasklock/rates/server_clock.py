@@ -6,7 +6,9 @@ exchange of the last minute gives the best bound.
 
 from __future__ import annotations
 
-from django_tasklock.backends.contract.rates import Booked
+from weakref import WeakKeyDictionary
+
+from django_tasklock.backends.contract.rates import Booked, RateStore
 
 MAX_AGE = 60.0  # seconds for which a bound is used
 DRIFT = 0.0002  # seconds by which two clocks may diverge in a second
@@ -36,6 +38,17 @@ class ServerClock:
         ahead, since = self._bound
         return now + ahead + max(0.0, now - since) * DRIFT
 
-    def forget(self) -> None:
-        """Forget every exchange."""
-        self._bound = None
+
+_clocks: WeakKeyDictionary[RateStore, ServerClock] = WeakKeyDictionary()
+
+
+def clock_of(store: RateStore) -> ServerClock:
+    """Return the estimate of a store's clock: all limiters of this process that use the store share it."""
+    found = _clocks.get(store)
+    return _clocks.setdefault(store, ServerClock()) if found is None else found
+
+
+def forget() -> None:
+    """Forget every exchange, in place: limiters refer to the clocks."""
+    for clock in list(_clocks.values()):
+        clock.__init__()  # type: ignore[misc]

@@ -21,14 +21,9 @@ class StoredLimit(NamedTuple):
     clock: ServerClock
 
     @property
-    def in_force(self) -> Terms:
-        """The terms that apply: those of the store, as far as this process knows."""
-        return self.store.in_force(self.terms)
-
-    @property
     def margin(self) -> int:
         """The microseconds for which a slot may be used after its time."""
-        return self.in_force.margin
+        return self.terms.margin
 
     @property
     def view(self) -> LimiterView:

@@ -39,7 +39,7 @@ def test_four_processes(crew):
     calls = times(workers, "call('api', ['8/0.2s'], 6, margin=0.4)")
     assert len(calls) == 24
     assert most_within(calls, 0.2) <= 8
-    assert {worker.do("RateLimiter('api', '8/0.2s').store.store.__class__.__name__") for worker in workers} == {
+    assert {worker.do("RateLimiter('api', '8/0.2s').store.__class__.__name__") for worker in workers} == {
         "DatabaseRates"
     }
 

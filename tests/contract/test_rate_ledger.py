@@ -7,7 +7,7 @@ import itertools
 import pytest
 from hypothesis import given, settings, strategies as st
 
-from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Refused, Terms, TermsDiffer
+from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Refused, Terms
 from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import GRID, TICK, RateBook, floor_to_grid
 from django_tasklock.backends.ledger.state import State
@@ -181,24 +181,6 @@ class TestOrder:
         assert waits == sorted(waits)
         assert waits[0] == 11 * SECOND - 2
         assert later.wait == waits[-1] + GRID
-
-
-class TestTerms:
-    def test_what_a_process_has_said_holds_for_a_minute(self):
-        """The only process of a deploy replaces the only one before, whose backlog nobody waits for."""
-        state = State()
-        assert ledger_verbs.vote(a_book(state, "10/m"), "old") == a_book(state, "10/m").terms.rule()
-        for _ in range(300):
-            last = ledger_verbs.reserve(a_book(state, "10/m"), 1, HOUR)
-        assert last.wait == 29 * 60 * SECOND + 9 * GRID
-        soon, later = START + 59 * SECOND, START + 60 * SECOND
-        assert ledger_verbs.vote(a_book(state, "1000/m", soon), "new") == a_book(state, "10/m").terms.rule()
-        with pytest.raises(TermsDiffer):
-            ledger_verbs.reserve(a_book(state, "1000/m", soon), 1, HOUR)
-        assert ledger_verbs.vote(a_book(state, "1000/m", later), "new") == a_book(state, "1000/m").terms.rule()
-        assert ledger_verbs.reserve(a_book(state, "1000/m", later), 1, HOUR).wait < 3 * SECOND
-        again = ledger_verbs.resume(a_book(state, "1000/m", later), 1, last.slot, last.edition, HOUR)
-        assert again.wait < 3 * SECOND
 
 
 class TestRefusing:

@@ -118,8 +118,7 @@ class Simulation:
     heaviest: int = 1
     """The greatest cost that was booked."""
     limits: list[Terms] = field(default_factory=list)
-    """The terms that were in force."""
-    processes: int = 0
+    """The terms of the callers so far."""
     changes: int = 0
     """Stops, resets and clocks set back so far: after one of them callers ask."""
 
@@ -256,23 +255,14 @@ class Simulation:
         self.ask("pause", microseconds)
 
     def _change(self, number: int) -> None:
-        """Other terms come into force. Whoever has his turn within a second does not ask."""
+        """From now on callers have other terms, as after a deploy."""
         first = self.limits[0]
         rates = [[rate, rate._replace(limit=rate.limit + 4), rate._replace(limit=1), rate] for rate in first.rates]
         chosen = tuple(some[(number + at) % 4] for at, some in enumerate(rates))
         self.terms = first._replace(rates=chosen)
         self.limits.append(self.terms)
-        for _ in range(100):
-            self.processes += 1
-            if self.ask("vote", f"process{self.processes}") == self.terms.rule():
-                break
-        else:
-            raise AssertionError("outvoted for ever")
-        for caller in self.waiting:
-            caller.cost = min([caller.cost, *(rate.limit for rate in chosen)])
-            if caller.changes_seen == self.changes and not caller.must_resume and caller.due <= self.time + 1_000_000:
-                caller.changes_seen += 1
-        self.changes += 1
+        for caller in [caller for caller in self.waiting if caller.cost > min(rate.limit for rate in chosen)]:
+            self.waiting.remove(caller)  # refused before any store is asked
 
     def _reset(self) -> None:
         self.changes += 1

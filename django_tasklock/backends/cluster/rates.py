@@ -48,9 +48,6 @@ class ClusterRates(RateStore):
     ) -> list[Booked | Refused]:
         return self._rates_of(terms).exchange(terms, cost, slots, edition, max_wait, leeway)
 
-    def vote(self, terms: Terms, process: str) -> str:
-        return self._rates_of(terms).vote(terms, process)
-
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         return self._rates_of(terms).cancel(terms, cost, slot, edition)
 
@@ -91,9 +88,6 @@ class ClusterRates(RateStore):
         for some, reply in zip(named.values(), self._store.ask_all(requests), strict=True):
             found |= parse_terms(some, reply)
         return {name: found[name] for name in names if name in found}
-
-    async def avote(self, terms: Terms, process: str) -> str:
-        return await self._rates_of(terms).avote(terms, process)
 
     async def areserve(self, terms: Terms, cost: int, max_wait: int, will_resume: bool = False) -> Booked | Refused:
         return await self._rates_of(terms).areserve(terms, cost, max_wait, will_resume)

@@ -3,9 +3,9 @@
 A limiter has a clock of its own: the store's clock minus the time it was stopped by ``penalize``.
 Slots are times on that clock. Every operation is one round trip where the store can do it in
 one, and uses the store's clock, never the caller's. It raises ``BackendUnavailable`` when the
-store could not be asked; operations that book raise ``TermsDiffer`` where other terms are in
-force in the store; and nothing else. An operation that gives a slot back is never sent twice:
-the second one could release the slot of another caller.
+store could not be asked; and nothing else. Each caller is held to its own terms. An operation
+that gives a slot back is never sent twice: the second one could release the slot of another
+caller.
 """
 
 from __future__ import annotations
@@ -117,17 +117,6 @@ class Terms(NamedTuple):
         """Return the text that a store keeps, and ``from_text`` parses."""
         return _text(self)
 
-    def rule(self) -> str:
-        """Return the part of ``text`` in which all callers must agree: without ``cold_wait`` and the horizon."""
-        return _rule(self)
-
-    def with_rule(self, rule: str) -> Terms:
-        """Return these terms with ``rule`` in place of what all callers share; unchanged if it is unreadable."""
-        found = Terms.from_text(self.name, rule)
-        if found is None:
-            return self
-        return found._replace(cold_wait=self.cold_wait, horizon=self.horizon)
-
     @classmethod
     def from_text(cls, name: str, text: str) -> Terms | None:
         """Parse what ``text()`` returned; ``None`` if it cannot be parsed. A bucket of one unit is the same as paced,
@@ -162,11 +151,6 @@ def _text(terms: Terms) -> str:
     return " ".join(map(str, found))
 
 
-@lru_cache(maxsize=256)
-def _rule(terms: Terms) -> str:
-    return _text(terms._replace(cold_wait=False, horizon=0))
-
-
 class Pushback(NamedTuple):
     """How long to stop: microseconds from now, or until a time (microseconds since 1970) if ``absolute``."""
 
@@ -179,21 +163,13 @@ class Pushback(NamedTuple):
         return f"a pause until {datetime.fromtimestamp(seconds, UTC)}" if self.absolute else f"{seconds:g} s"
 
 
-class TermsDiffer(Exception):
-    """Other terms are in force, and nothing was booked. ``rule``: the terms in force, as from ``Terms.rule()``."""
-
-    def __init__(self, rule: str) -> None:
-        super().__init__(rule)
-        self.rule = rule
-
-
 class Booked(NamedTuple):
     """A booked slot. ``wait``: microseconds from the time of the reply until the slot; negative: it has passed."""
 
     slot: int
     wait: int
     edition: int
-    """The edition of the limiter's book: a reset, a flush or other terms begin a new one, without the older slots."""
+    """The edition of the limiter's book: a reset or a flush begins a new one, without the older slots."""
     total_pause: int
     """How long the limiter's clock has been stopped in all: if it grows, callers that sleep must sleep longer."""
     time: int
@@ -320,25 +296,9 @@ class RateStore(ABC):
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         """Return the terms of the last caller of each limiter, without limiters of which nothing is stored."""
 
-    @abstractmethod
-    def vote(self, terms: Terms, process: str) -> str:
-        """Vote for these terms on behalf of ``process``; return the terms in force, as ``Terms.rule()``.
-
-        The terms in force change when, within the last minute, more processes have voted for these terms than for
-        those in force. Then bookings for more than about two seconds ahead are dropped, as by ``reset``.
-        """
-
-    def in_force(self, terms: Terms) -> Terms:
-        """Return the terms that apply to a caller with these."""
-        return terms
-
     async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
         """Run ``verb`` in a thread, where it may block, and return its answer."""
         return await sync_to_async(verb)(*args, **options)
-
-    async def avote(self, terms: Terms, process: str) -> str:
-        """Do what ``vote`` does, for coroutines."""
-        return await self.in_thread(self.vote, terms, process)
 
     def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
         """Do what ``reserve`` does ``number`` times, spaced, up to the first refusal."""

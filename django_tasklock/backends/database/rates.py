@@ -54,7 +54,7 @@ class DatabaseRates(RateStore):
                 answer = verb(book, again)
                 if not write:
                     return answer
-                book.state.terms = book.state.terms_to_store(terms)
+                book.state.terms = terms.text()
                 written = {"state": book.state.to_json(), "expires_at": book.expires // 1000, "used_at": now}
                 if not version:
                     self.purging.count_row()
@@ -128,9 +128,6 @@ class DatabaseRates(RateStore):
             return list(map(ledger_verbs.usage, found))
 
         return self._session.run(verb, write=False)
-
-    def vote(self, terms: Terms, process: str) -> str:
-        return self.run(terms, lambda book, again: ledger_verbs.vote(book, process))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, lambda book, again: ledger_verbs.reset(book))

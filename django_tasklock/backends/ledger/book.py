@@ -36,9 +36,6 @@ MAX_LEEWAY = 10_000_000
 """The greatest leeway: microseconds by which a slot may be used later than its time."""
 OPENS_BEFORE = 1_000_000
 """A slot of the line can be taken from this many microseconds before its time."""
-VOTE_LIFETIME = 60_000_000
-"""Microseconds for which the vote of a process counts."""
-FIXED_AHEAD = 2_100_000  # later slots are never used without being resumed: a second, and the time that the reply took
 RECORD_TIME_EVERY = 1_000_000
 """Microseconds after which the store's time is recorded again (``idx``). A smaller step back is not noticed."""
 MAX_EXAMINED = 16  # slots given back that one call examines
@@ -81,30 +78,6 @@ class RateBook:
         self.state.line.clear()
         if wait_first:
             self.meta["from"] = self.time + self.terms.longest_window
-
-    def apply_new_terms(self) -> None:
-        """Apply other terms from now on: drop the later bookings, so that sleeping callers must book again.
-
-        Bookings up to ``FIXED_AHEAD`` from now stay: their callers may use them without asking again.
-        """
-        cut = floor_to_grid(self.now + FIXED_AHEAD)
-        cut = max(cut, min(self.get("lee"), cut + MAX_LEEWAY))
-        last = min(self.get("last"), cut)
-        self.meta.update(epoch=max(self.edition + 2, self.time), last=last, seq=0)
-        self.state.free.clear()
-        self.state.gone.clear()
-        self.state.line.clear()
-        for rate in self.terms.rates:
-            key, cell = rate.window, -(-rate.window // 100)
-            if self.terms.algorithm == "window":
-                ring = self.ring_of(rate)
-                while ring and ring[-1][0] > cut and (ring[-1][0] % cell or ring[-1][0] - cell >= cut):
-                    ring.pop()  # except a cell that began before the cut
-                self.meta |= {f"n:{key}": 0, f"x:{key}": len(ring), f"b:{key}": last}
-                self.meta[f"z:{key}"] = min(self.get(f"z:{key}"), cut)
-                self.recount_aside(rate)
-            else:  # as if the whole burst had been used then
-                self.meta[f"tat:{key}"] = last + self.terms.burst_of(rate) * self.interval_of(rate)
 
     def get(self, key: str) -> int:
         """Return a number of the book; 0 if it has none under this key."""

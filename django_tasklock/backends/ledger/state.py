@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django_tasklock.backends.contract.rates import Terms
-
 Entry = list[int]
 """A time, and the units booked for it."""
 
@@ -26,16 +24,8 @@ class State:
         """Numbers of slots: 1 if the slot was given back under it, 0 if the slot was booked again under it."""
         self.terms: str = data.get("terms", "")
         """The terms of the last caller: ``Terms.text()``."""
-        self.rule: str = data.get("rule", "")
-        """The terms in force: ``Terms.rule()``; empty until the first vote."""
-        self.votes: dict[str, int] = data.get("votes", {})
-        """The time of each process's last vote, by ``process rule``."""
         self.expires = 0
         """When the state can be deleted, in microseconds since 1970; not stored."""
-
-    def terms_to_store(self, terms: Terms) -> str:
-        """Return the text to store as ``terms`` after a call with these: with the common part that is in force."""
-        return terms.with_rule(self.rule).text() if self.rule else terms.text()
 
     def to_json(self) -> str:
         """Return the state as JSON."""
@@ -44,6 +34,4 @@ class State:
             data["line"] = self.line
         if self.gone:
             data["gone"] = self.gone
-        if self.rule:
-            data |= {"rule": self.rule, "votes": self.votes}
         return json.dumps(data, separators=(",", ":"))

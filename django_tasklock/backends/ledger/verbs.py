@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, TermsDiffer, Usage, WindowUnits
+from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, Refused, Usage, WindowUnits
 from django_tasklock.backends.ledger.book import (
     FULL_SHARE,
     GRID,
     MAX_LEEWAY,
     OPENS_BEFORE,
     TICK,
-    VOTE_LIFETIME,
     RateBook,
     ceil_to_grid,
     cell_end,
@@ -27,7 +25,6 @@ def reserve(
 
     ``will_resume``: the caller will resume the slot before using it.
     """
-    check_terms(book)
     raise_lowered_limit(book)
     book.remove_unused()
     index = -1 if leeway else book.find_free_slot(cost)
@@ -43,8 +40,6 @@ def reserve(
         slot = ceil_to_grid(slot + leeway)
         while (number := book.unused_number(slot)) >= slot + GRID:
             slot += GRID
-        if leeway:
-            book.meta["lee"] = slot
         for rate in book.terms.rates:
             book.add_to_rate(rate, slot, cost)
         book.meta["last"] = slot
@@ -61,7 +56,6 @@ def resume(
     book: RateBook, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
 ) -> Booked | Refused:
     """Return the current state of a slot: due, ahead, exchanged for an earlier one, or a new one if missed."""
-    check_terms(book)
     if edition == book.edition + 1:
         return resume_in_line(book, cost, slot, max_wait, spaced, leeway)
     if edition != book.edition or book.was_given_back(slot):
@@ -175,26 +169,6 @@ def pause(book: RateBook, length: int) -> None:
     book.meta["off"] = book.get("off") + length - left
     book.meta["until"] = book.time + length
     book.meta["hz"] = max(book.get("hz"), length)  # a longer stop would look like a clock that was set back
-
-
-def check_terms(book: RateBook) -> None:
-    """Raise ``TermsDiffer`` if other terms than the caller's are in force."""
-    if book.state.rule not in ("", book.terms.rule()):
-        raise TermsDiffer(book.state.rule)
-
-
-def vote(book: RateBook, process: str) -> str:
-    """Vote for the caller's terms on behalf of a process; return the terms in force."""
-    state, own = book.state, book.terms.rule()
-    state.votes[f"{process} {own}"] = book.time
-    state.votes = {vote: at for vote, at in state.votes.items() if abs(at - book.time) < VOTE_LIFETIME}
-    if state.rule not in ("", own):
-        votes = Counter(vote.partition(" ")[2] for vote in state.votes)
-        if votes[own] <= votes[state.rule]:
-            return state.rule
-        book.apply_new_terms()
-    state.rule = own
-    return own
 
 
 def adjust(book: RateBook, share: int) -> None:

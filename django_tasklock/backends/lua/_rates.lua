@@ -5,18 +5,15 @@
 -- KEYS: 1 meta, 2 slots given back, 3 index of limiters, 4 numbers, 5 the line, 6... one ring per rate
 -- ARGV: 1 cost, 2 slot, 3 edition, 4 amount, 5 mode, 6 name, 7 algorithm, 8 'wait': wait after a cold start, 9 floor of
 --       the share, 10 horizon, 11 the longest window with its margin, 12 the least time between adaptations of the
---       limit, 13 the terms as Terms.text(), 14 the part common to all callers, Terms.rule(); then for each rate:
---       limit, window, margin, cell, burst
+--       limit, 13 the terms as Terms.text(); then for each rate: limit, window, margin, cell, burst
 --
 -- meta (hash): epoch (the edition), off (for how long the clock was stopped), until (the clock is stopped until then),
 --   last (the last booked slot), from (the earliest slot), share (of the limit, in millionths), changed (when the share
 --   was), spent (units since), hz (the greatest horizon), refused, seq; and by window: n:<w> the units in the ring that
 --   count, x:<w> the bookings at its end that are set aside, because limit units came later, z:<w> the newest that was
 --   dropped, b:<w> the last slot booked before the ring began;
---   terms (of the last call, for readers); rule (in force for all callers; absent until the first vote); lee (the last
---   slot with leeway); rough (the newest in the rings when the rule came into force, perhaps the end of a cell);
---   exp (the expiry of the keys, in milliseconds), idx (when the index was updated), calm (until then the only check
---   is for room), buried (the greatest of the numbers), stood (whether there is a line);
+--   terms (of the last call, for readers); exp (the expiry of the keys, in milliseconds), idx (when the index was
+--   updated), calm (until then the only check is for room), buried (the greatest of the numbers), stood (whether there is a line);
 --   tat:<w> (paced, bucket). An older version may have left k:<w>, c:<w> and p:<w>, which are not used any more.
 -- ring (list): time, units, time, units, ..., the newest first.
 -- slots given back (sorted set): "units:serial", scored by slot.
@@ -26,7 +23,7 @@
 
 local clock = redis.call('TIME')
 local time = clock[1] * 1000000 + clock[2]
-local FIRST, GRID = 15, 16 -- the first rate in ARGV; microseconds between two slots
+local FIRST, GRID = 14, 16 -- the first rate in ARGV; microseconds between two slots
 
 -- A server whose memory is full aborts a script at its first write, unless that is a command that needs no memory, as
 -- this one, which does nothing. A limiter stores no more than the calls it lets through, and all its keys expire.
@@ -35,9 +32,8 @@ local function even_if_full() redis.pcall('ZREM', KEYS[3], '') end
 -- The usual case first, without the setup for the others: "calm", one rate without cells, and there is room.
 if string.sub(ARGV[5], 1, 4) == 'soon' then
   local key = ARGV[FIRST + 1]
-  local got = redis.call('HMGET', KEYS[1], 'calm', 'terms', 'epoch', 'last', 'off', 'n:' .. key, 'x:' .. key, 'rule')
-  if got[1] and time < tonumber(got[1]) and got[2] == ARGV[13] and got[6] and got[7] == '0'
-    and (not got[8] or got[8] == ARGV[14]) then
+  local got = redis.call('HMGET', KEYS[1], 'calm', 'terms', 'epoch', 'last', 'off', 'n:' .. key, 'x:' .. key)
+  if got[1] and time < tonumber(got[1]) and got[2] == ARGV[13] and got[6] and got[7] == '0' then
     local off, last, used, limit = tonumber(got[5] or 0), tonumber(got[4]), tonumber(got[6]), tonumber(ARGV[FIRST])
     local units, at, old = tonumber(ARGV[1]), math.max(time - off, last + 1), nil
     at = at - at % GRID
@@ -89,14 +85,11 @@ local margin = rates[1].margin
 for _, rate in ipairs(rates) do margin = math.min(margin, rate.margin) end
 
 local meta, dirty, rebuilt, stored_terms, renew_expiry = {}, {}, 0, nil, false -- renew_expiry: a new key has none
-local rule, rule_lost = nil, false -- rule_lost: the rule must be written again
 local stored = redis.call('HGETALL', KEYS[1])
 for i = 1, #stored, 2 do
   local key, value = stored[i], stored[i + 1]
   if key == 'terms' then
     stored_terms = value
-  elseif key == 'rule' then
-    rule = value
   else
     meta[key] = tonumber(value)
   end
@@ -110,7 +103,7 @@ local function begin_edition(new_edition, wait_first)
   if next(meta) then
     redis.call('DEL', KEYS[1], KEYS[2], KEYS[4], KEYS[5])
     for _, rate in ipairs(rates) do redis.call('DEL', rate.ring) end
-    stored_terms, rule_lost = nil, true
+    stored_terms = nil
   end
   meta, dirty, renew_expiry = {}, {}, true
   set('epoch', new_edition)
@@ -156,8 +149,7 @@ local function finish()
   end
   local calm = 0
   if algorithm == 'window' and #rates == 1 and rates[1].cell == 1 and get('share') == FULL_SHARE and get('seq') == 0
-    and get('last') > 0 and get('until') <= time and get('from') <= now() and get('buried') <= get('last')
-    and get('rough') <= get('last') then
+    and get('last') > 0 and get('until') <= time and get('from') <= now() and get('buried') <= get('last') then
     calm = math.min(get('idx') + RECORD_TIME_EVERY, get('exp') * 1000 - longest_window - 1002000)
   end
   set('calm', calm)
@@ -166,11 +158,7 @@ local function finish()
     fields[#fields + 1] = key
     fields[#fields + 1] = text(meta[key])
   end
-  if rule_lost and rule then
-    fields[#fields + 1] = 'rule'
-    fields[#fields + 1] = rule
-  end
-  if ARGV[13] ~= stored_terms and (not rule or rule == ARGV[14]) then
+  if ARGV[13] ~= stored_terms then
     fields[#fields + 1] = 'terms'
     fields[#fields + 1] = ARGV[13]
   end
@@ -466,7 +454,6 @@ end
 -- Book the first slot. One with leeway is booked for the latest time at which it may be used.
 -- Reply, by spaces: 1, slot, wait, edition, off, time, rebuilt, leeway, in line; or 0, wait, edition, off
 local function reserve()
-  if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   raise_lowered_limit()
   remove_unused()
   local member, at
@@ -491,7 +478,6 @@ local function reserve()
       at = at + GRID
       number = at
     end
-    if leeway > 0 then set('lee', at) end
     for _, rate in ipairs(rates) do add_to_rate(rate, at, cost) end
     set('last', at)
   end
@@ -513,7 +499,6 @@ local function take_next_slot()
 end
 
 local function resume()
-  if rule and rule ~= ARGV[14] then return '2 ' .. rule end
   if edition == get('epoch') + 1 then -- it is in the line: the first slot there that can still be used
     remove_unused()
     if slot > now() + OPENS_BEFORE then

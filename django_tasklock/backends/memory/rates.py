@@ -47,7 +47,7 @@ class MemoryRates(RateStore):
             books[terms.name] = state
             book = RateBook(state, terms, time)
             answer = verb(book)
-            state.expires, state.terms = book.expires, state.terms_to_store(terms)
+            state.expires, state.terms = book.expires, terms.text()
             return answer
 
     def reserve(
@@ -85,9 +85,6 @@ class MemoryRates(RateStore):
             known = self.books.get(terms.name)
             copy = State() if known is None else State(known.to_json())  # the operation must change nothing
             return ledger_verbs.usage(RateBook(copy, terms, store.now_in_microseconds()))
-
-    def vote(self, terms: Terms, process: str) -> str:
-        return self.run(terms, lambda book: ledger_verbs.vote(book, process))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, ledger_verbs.reset)

@@ -3,9 +3,8 @@
 With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash), and for each rate
 ``task_lock#rate:60000000:tavily`` (a list: times and units, the newest first). Sorted sets are
 ``task_lock#rate:line:tavily`` (slots in the line), ``task_lock#rate:free:tavily`` (slots given back),
-``task_lock#rate:gone:tavily`` (the numbers of slots given back and booked again) and
-``task_lock#rate:votes:tavily`` (the terms of each process). The sorted set ``task_lock#rates`` has the limiters by
-their last use.
+and ``task_lock#rate:gone:tavily`` (the numbers of slots given back and booked again). The sorted set
+``task_lock#rates`` has the limiters by their last use.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from django_tasklock.backends.contract.rates import (
     RateStore,
     Refused,
     Terms,
-    TermsDiffer,
     Usage,
     WindowUnits,
 )
@@ -35,7 +33,7 @@ if TYPE_CHECKING:
 LUA = resources.files("django_tasklock.backends") / "lua"
 VERBS = (
     "reserve", "reserve_many", "resume", "exchange", "cancel", "settle", "penalize", "pause", "adjust", "usage",
-    "reset", "vote",
+    "reset",
 )  # fmt: skip
 
 SPACED, SOON, WILL_RESUME = "spaced", "soon", "will_resume"
@@ -78,7 +76,7 @@ class RedisRates(RateStore):
         keys.append(f"{root}:line:{terms.name}")
         keys += [f"{root}:{ring}:{terms.name}" for ring in rings]
         own = terms.script_arguments()
-        arguments = [terms.name, *own[:6], terms.text(), terms.rule(), *own[6:]]
+        arguments = [terms.name, *own[:6], terms.text(), *own[6:]]
         return EncodedTerms(
             b"".join(map(bulk, keys)), b"".join(map(bulk, arguments)), len(keys) + 5 + len(arguments), len(rings)
         )
@@ -98,10 +96,10 @@ class RedisRates(RateStore):
         words: tuple[str | int, ...] = cost, str(slot), edition, amount, mode
         return self._script(verb, encoded), b"%b%b%b" % (encoded.keys, b"".join(map(bulk, words)), encoded.terms)
 
-    def _script(self, verb: str, encoded: EncodedTerms, more_keys: int = 0) -> Script:
+    def _script(self, verb: str, encoded: EncodedTerms) -> Script:
         script = self._scripts.get((verb, encoded.rates))
         if script is None:
-            script = Script(self.bodies[verb], encoded.size + more_keys, 5 + encoded.rates + more_keys)
+            script = Script(self.bodies[verb], encoded.size, 5 + encoded.rates)
             self._scripts[verb, encoded.rates] = script
         return script
 
@@ -159,18 +157,6 @@ class RedisRates(RateStore):
             if not error.doubt:
                 raise
             return [self.reserve(terms, cost, max_wait)]
-
-    def _vote_request(self, terms: Terms, process: str) -> tuple[Script, bytes]:
-        encoded = self.encode(terms)
-        votes = bulk(f"{self.backend.layout.prefix.removesuffix(':')}#rate:votes:{terms.name}")
-        arguments = b"".join(map(bulk, ("0", process, "0", "0", ""))) + encoded.terms
-        return self._script("vote", encoded, more_keys=1), encoded.keys + votes + arguments
-
-    def vote(self, terms: Terms, process: str) -> str:
-        return str(self.backend.wire.call(*self._vote_request(terms, process))[0].decode())
-
-    async def avote(self, terms: Terms, process: str) -> str:
-        return str((await self.backend.aio.call(*self._vote_request(terms, process)))[0].decode())
 
     def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
         request = self.request("cancel", terms, cost, slot, edition)
@@ -260,9 +246,7 @@ class RedisRates(RateStore):
 
 
 def parse_booking(reply: bytes) -> Booked | Refused:
-    """Parse a reply of a booking script. Raises ``TermsDiffer``."""
-    if reply[:1] == b"2":
-        raise TermsDiffer(reply[2:].decode())
+    """Parse a reply of a booking script."""
     numbers = [*map(int, reply.split())]
     if not numbers[0]:
         return Refused(*numbers[1:])

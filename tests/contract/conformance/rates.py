@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import pytest
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms, TermsDiffer
+from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms
 from tests.contract.conformance.store import StoreContract, eventually
 from tests.contract.conformance.twins import TWINS, ask
 
@@ -317,21 +317,20 @@ class RateContract(StoreContract):
         assert again.edition != mine.edition
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
 
-    # Agreeing
+    # Other terms
 
-    @TWINS
-    def test_terms_change_when_more_processes_have_the_new_ones(self, rates: RateStore, way: str) -> None:
-        old, new = a_limit(2, HOUR), a_limit(5, HOUR)
-        assert ask(way, rates.vote, rates.avote, old, "one") == old.rule()
-        booked(rates.reserve(old, 1, 0))
-        assert ask(way, rates.vote, rates.avote, new, "two") == old.rule()
-        with pytest.raises(TermsDiffer) as caught:
-            rates.reserve(new, 1, 0)
-        assert caught.value.rule == old.rule()
-        assert ask(way, rates.vote, rates.avote, new, "three") == new.rule()
-        booked(rates.reserve(new, 1, 0))
-        with pytest.raises(TermsDiffer):
-            rates.reserve(old, 1, 0)
+    def test_each_caller_is_held_to_his_own_terms(self, rates: RateStore) -> None:
+        """All of them count what the others have booked."""
+        lower, greater = a_limit(2, HOUR), a_limit(4, HOUR)
+        for _ in range(2):
+            booked(rates.reserve(lower, 1, 0))
+        assert isinstance(rates.reserve(lower, 1, 0), Refused)
+        for _ in range(2):
+            booked(rates.reserve(greater, 1, 0))
+        assert isinstance(rates.reserve(greater, 1, 0), Refused)
+        assert isinstance(rates.reserve(lower, 1, 0), Refused)
+        assert rates.terms(["api"])["api"].rates == lower.rates
+        assert rates.usage(greater).rates[0].used == 4
 
 
 def a_limit(limit: int, window: int, name: str = "api", *, margin: int = SECOND) -> Terms:
