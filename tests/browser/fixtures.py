@@ -53,7 +53,7 @@ def chromium() -> Iterator[Chromium]:
 @pytest.fixture(scope="session")
 def shared_site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Example]:
     """One for all tests."""
-    with Example(tmp_path_factory.mktemp("site"), settings="tests.browser.stock_settings") as example:
+    with Example(tmp_path_factory.mktemp("site")) as example:
         yield example
 
 

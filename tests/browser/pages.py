@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 __all__ = [
     "HAN",
     "LIST",
-    "act",
     "begin",
     "confirm",
     "detail",
@@ -34,9 +33,9 @@ SECONDS = 5
 """Between two refreshes, as the admin has it."""
 
 
-def detail(name: str, page: str = "change", site: str = LIST) -> str:
+def detail(name: str, page: str = "change") -> str:
     """The address of the page of one lock, or of an act on it: ``release``, ``ask``."""
-    return f"{site}{quote(name)}/{page}/"
+    return f"{LIST}{quote(name)}/{page}/"
 
 
 def row(page: Page, name: str) -> Locator:
@@ -49,10 +48,10 @@ def names(page: Page) -> list[str]:
     return page.locator("#tasklock-table tbody th a").all_inner_texts()
 
 
-def begin(page: Page, name: str, act: str = "release") -> None:
-    """Go from the lock's page to the one that asks whether it is meant."""
+def begin(page: Page, name: str) -> None:
+    """Go from the lock's page to the one that asks whether a release is meant."""
     page.goto(detail(name))
-    page.locator(f"#tasklock-{act}").click()
+    page.locator("#tasklock-release").click()
 
 
 def confirm(page: Page, reason: str) -> None:
@@ -61,17 +60,12 @@ def confirm(page: Page, reason: str) -> None:
     page.locator("#tasklock-confirm").click()
 
 
-def act(page: Page, name: str, reason: str, act: str = "release") -> None:
-    """Both."""
-    begin(page, name, act)
-    confirm(page, reason)
-
-
 def release(page: Page, name: str, reason: str) -> None:
     """Both, and it must be so."""
     from playwright.sync_api import expect
 
-    act(page, name, reason)
+    begin(page, name)
+    confirm(page, reason)
     expect(page.locator(".messagelist .success")).to_contain_text("was released")
 
 

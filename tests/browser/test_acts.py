@@ -9,36 +9,13 @@ from playwright.sync_api import Page, expect
 
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.furnished import TAVILY, furnish
-from tests.browser.pages import confirm, lies
+from tests.browser.furnished import furnish
+from tests.browser.pages import lies
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
 
 ADMIN = "/admin/tasklock/"
-
-
-def test_limits(visit: Visits, site: Example) -> None:
-    """Change, reset, release, each with a reason that is shown in the history afterwards."""
-    furnish(site)
-    page = visit("operator")
-    page.goto(f"{ADMIN}ratelimit/tavily/change/")
-    expect(page.locator("#tasklock-explanation")).to_contain_text("2 units are booked")
-    page.locator("#tasklock-change").click()
-    page.get_by_label("Limit in force, in per cent").fill("50")
-    confirm(page, "their status page says so")
-    expect(page.locator(".messagelist .success")).to_contain_text("is in force now")
-    assert site.store.rates.usage(TAVILY).share == 500_000
-    page.locator("#tasklock-reset").click()
-    confirm(page, "a new key")
-    expect(page.locator("#tasklock-explanation")).to_contain_text("at once")
-    expect(page.locator("#tasklock-history")).to_contain_text("a new key")
-    expect(page.locator("#tasklock-history")).to_contain_text("their status page says so")
-    page.goto(f"{ADMIN}ratelimit/transcode/change/")
-    expect(page.locator("#tasklock-members tbody tr")).to_have_count(2)
-    page.locator(".tasklock-release-permit").first.click()
-    confirm(page, "it hangs")
-    expect(page.locator("#tasklock-members tbody tr")).to_have_count(1)
 
 
 GO = re.compile("Go|Run")  # until Django 5.2, from then on
@@ -78,16 +55,3 @@ def test_messages_and_sweeps(visit: Visits, site: Example) -> None:
     text = downloading.value.path().read_text()
     assert "its task is gone for good" in text
     assert text.count("\n") == 2
-
-
-def test_the_overview_leads_on(visit: Visits, site: Example) -> None:
-    site.lock("video:1")
-    page = visit("operator")
-    page.goto(ADMIN)
-    page.locator("#tasklock-to-overview a").click()
-    held = page.locator("#tasklock-numbers div").filter(has_text="Held now")
-    expect(held).to_contain_text("1")
-    held.get_by_role("link").click()
-    expect(page.locator("#tasklock-table tbody tr")).to_have_count(1)
-    page.locator("#tasklock-sections").get_by_role("link", name="Overview").click()
-    expect(page.locator("#tasklock-sections a[aria-current]")).to_have_text("Overview")

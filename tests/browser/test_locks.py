@@ -7,7 +7,7 @@ from playwright.sync_api import expect
 
 from tests.browser.chromium import Visits
 from tests.browser.example import Example
-from tests.browser.pages import LIST, act, begin, confirm, detail, lies, names, refreshed, release, row, tab_to
+from tests.browser.pages import LIST, begin, confirm, detail, lies, names, refreshed, release, row, tab_to
 
 pytest_plugins = ["tests.browser.fixtures"]
 pytestmark = pytest.mark.browser
@@ -46,41 +46,6 @@ def test_a_release_fences_the_row(visit: Visits, site: Example) -> None:
     assert entry["object_id"] == VIDEO
     page.locator("#recent-actions-module").get_by_role("link", name=VIDEO).click()
     expect(page.locator("#tasklock-history")).to_contain_text("its machine is on fire")
-
-
-def test_a_lock_that_changed_hands_is_left_alone(visit: Visits, site: Example) -> None:
-    """gold standard 8.43: what was looked at is released, not whoever came after."""
-    site.lock("6")
-    page = visit("operator")
-    begin(page, "6")
-    site.store.remove("6")
-    site.lock("6", task_id="somebody new")
-    confirm(page, "too late")
-    expect(page.locator(".messagelist .warning")).to_contain_text("changed hands")
-    expect(page.locator("#tasklock-facts")).to_contain_text("somebody new")
-
-    begin(page, "6", "ask")
-    site.store.remove("6")
-    confirm(page, "too late again")
-    expect(page.locator(".messagelist .warning")).to_contain_text("is free already")
-    page.goto(detail("6", "release"))
-    expect(page.locator("#tasklock-back")).to_be_visible()
-    assert lies(page) == []
-
-
-def test_a_holder_can_be_asked(visit: Visits, site: Example) -> None:
-    assert site.worker("hold", "mine") == "holds"
-    page = visit("operator")
-    begin(page, "mine", "ask")
-    assert lies(page) == []
-    confirm(page, "")
-    expect(page.locator(".messagelist .success")).to_contain_text("was asked to give it back")
-    expect(page.locator("#tasklock-facts")).to_contain_text("Asked to give it back")
-    assert site.worker("write", "mine") == "ReleaseAsked"
-    page.goto(LIST)
-    expect(row(page, "mine")).to_contain_text("asked to give it back")
-    assert site.worker("end", "mine") == "ended"
-    assert site.store.get("mine") is None
 
 
 @pytest.mark.parametrize("scripts", [True, False], ids=["scripts", "no-scripts"])
@@ -133,22 +98,6 @@ def test_a_release_by_keyboard_alone(visit: Visits, site: Example) -> None:
     page.keyboard.press("Enter")
     expect(page.locator(".messagelist .success")).to_contain_text("was released")
     assert site.store.get("6") is None
-
-
-def test_everything_works_without_scripts(visit: Visits, site: Example) -> None:
-    for name in ("one", "two"):
-        site.lock(name)
-    page = visit("operator", scripts=False)
-    page.goto(LIST)
-    expect(page.locator("#tasklock-pause")).to_be_hidden()
-    page.get_by_label("Name contains").fill("tw")
-    page.get_by_role("button", name="Search").click()
-    assert names(page) == ["two"]
-    site.lock("twice")
-    page.get_by_role("link", name="Refresh").click()
-    assert sorted(names(page)) == ["twice", "two"]
-    act(page, "two", "no scripts needed")
-    expect(page.locator(".messagelist .success")).to_contain_text("was released")
 
 
 def test_it_refreshes_itself_and_pauses_for_whoever_is_busy(visit: Visits, site: Example) -> None:

@@ -1,4 +1,4 @@
-"""How the operators' pages look: light, dark, wide, narrow, in Chinese, on another admin site, under django-unfold."""
+"""How the operators' pages look: light, dark, wide, narrow, in Chinese, under django-unfold."""
 
 from __future__ import annotations
 
@@ -99,14 +99,6 @@ def test_in_chinese(visit: Visits, busy: Example) -> None:
     page.goto("/admin/videos/video/1/change/")
     assert untranslated(page, "#tasklock-panel") == []
     visit.picture(page, "chinese-panel")
-
-
-def test_on_an_admin_site_of_ones_own(visit: Visits, busy: Example) -> None:
-    page = visit("operator")
-    for url in ("/ops/tasklock/lock/", detail(VIDEO, site="/ops/tasklock/lock/")):
-        page.goto(url)
-        for address in page.locator("#content a, .breadcrumbs a").evaluate_all("all => all.map((a) => a.pathname)"):
-            assert address.startswith("/ops/"), address
 
 
 def test_under_unfold(visit: Visits, busy: Example) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from config.settings import *  # noqa: F403
 from config.settings import INSTALLED_APPS as _example
 
-ROOT_URLCONF = "tests.browser.stock_urls"
 INSTALLED_APPS = ["unfold", *_example]
 # Its Alpine.js evaluates attributes, and its pages have inline scripts and styles.
 CONTENT_SECURITY_POLICY = (

@@ -1,7 +1,7 @@
 """Runs inside the example: takes orders, one JSON array a line, and answers each with one line of JSON.
 
-``["hold", name, {}]`` takes a plain lock and keeps it; ``["claim", pk, {}]`` starts to work on a video, as the site's
-task does; ``["write", pk, {"progress": 40}]`` has that work write to its row; ``["end", name or pk, {}]`` ends it.
+``["claim", pk, {}]`` starts to work on a video, as the site's task does; ``["write", pk, {"progress": 40}]`` has that
+work write to its row; ``["end", pk, {}]`` ends it.
 What goes wrong is answered by the name of the exception. ``["manage", [argument, ...], {}]`` is a management command
 without the second that it takes to start one; the answer is exit status, output and errors. ``["publish", [pk, ...],
 {}]`` publishes the site's task. ``["rest", "", {}]`` ends all work that is left, and says whether that went well.
@@ -74,29 +74,14 @@ def manage(arguments: list[str]) -> tuple[int, str, str]:
 def main() -> None:
     """Until the orders end."""
     django.setup()
-    from django_tasklock import TaskLock, current_claim, current_lock
+    from django_tasklock import current_claim
     from videos.tasks import process_video, video_lock
-
-    def hold(name: str) -> Callable[[Job], str]:
-        def run(job: Job) -> str:
-            with TaskLock(name) as lock:
-                job.serve(lambda order: lock.ensure_held())
-            return "ended"
-
-        return run
 
     def claim(pk: int) -> Callable[[Job], str]:
         @video_lock
         def work(video_id: int, job: Job) -> str:
-            claim, lock = current_claim(), current_lock()
-
-            def act(order: dict[str, Any]) -> None:
-                if order.pop("ensure", False):
-                    lock.ensure_held()
-                if order:
-                    claim.update(**order)
-
-            job.serve(act)
+            claim = current_claim()
+            job.serve(lambda order: claim.update(**order))
             return "ended"
 
         return lambda job: work(pk, job)
@@ -113,8 +98,8 @@ def main() -> None:
             jobs.clear()
         elif verb == "publish":
             answer = [process_video.delay(video_id=pk).id for pk in what]
-        elif verb in ("hold", "claim"):
-            jobs[what] = Job(hold(what) if verb == "hold" else claim(what))
+        elif verb == "claim":
+            jobs[what] = Job(claim(what))
             answer = jobs[what].answers.get(timeout=30)
         else:
             answer = jobs[what].tell(None if verb == "end" else more)

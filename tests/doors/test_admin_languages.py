@@ -9,12 +9,9 @@ import pytest
 from django.test import Client
 from django.utils.translation import override
 
-from django_tasklock.backends import get_backend
 from django_tasklock.operations.durations import format_duration
-from tests.support.admin_pages import LIST, acts_on, page_of, words
-from tests.support.stores import an_ask
+from tests.support.admin_pages import LIST, page_of
 from tests.support.translations import catalog, messages_in_code, po_file
-from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 
@@ -57,35 +54,6 @@ def test_spans_in_both_languages() -> None:
         assert format_duration(seconds) == english
         with override("zh-hans"):
             assert format_duration(seconds) == chinese
-
-
-@pytest.mark.django_db(transaction=True)
-@pytest.mark.usefixtures("admin_settings")
-def test_the_pages_in_chinese(operator: Client, take) -> None:
-    """No English is left on them but names, code and the states of the project's own model."""
-    row = Video.objects.create(status="processing", lock_token="another", lock_epoch=7)
-    known = take("a", ttl=5000, row=f"testapp.video:{row.pk}", host="h", task="t", task_id="i")
-    get_backend().acquire(an_ask("a", holder='{"host": "h", "pid": 7, "task": "t", "task_id": "i"}'))
-    operator.post(page_of("a", "ask"), {"fingerprint": known, "reason": "r"}, **CHINESE)
-    pages: dict[str, Any] = {
-        "list": operator.get(LIST, **CHINESE),
-        "empty": operator.get(LIST, {"q": "b"}, **CHINESE),
-        "lock": operator.get(page_of("a"), **CHINESE),
-        "free": operator.get(page_of("b"), **CHINESE),
-        "release": operator.get(page_of("a", "release"), **CHINESE),
-        "ask": operator.get(page_of("a", "ask"), **CHINESE),
-        "selected": operator.post(f"{LIST}release/", {"lock": [f"{known} a", "x b"]}, **CHINESE),
-    }
-    ours = {"id", "ask", "live", "operator", "testapp", "video", "status", "processing", "redis", "tasklock", "epoch"}
-    ours |= {"fence", "asked", "held", "by"}  # the last three: what came of an act is kept as it was written
-    for what, page in pages.items():
-        assert page.status_code == 200
-        content = page.text.split('id="content-main"')[1].split("</main>")[0].partition(">")[2]
-        content = re.sub(r"<select.*?</select>", "", content, flags=re.DOTALL)
-        shown = re.sub(r"\b[0-9a-f]{12}\b", "", words(content))
-        assert set(re.findall(r"[a-z]{2,}", shown.lower())) <= ours, what
-    answer = acts_on(operator, "a", fingerprint=known)
-    assert answer.status_code == 302
 
 
 @pytest.mark.django_db

@@ -1,12 +1,8 @@
-"""The pages on an admin site of a project's own, on guarded models' pages, and under another theme."""
+"""The pages on an admin site of a project's own, on guarded models' pages."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
-from importlib.util import find_spec
 from typing import Any
 from uuid import UUID
 
@@ -15,7 +11,7 @@ from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
-from django_tasklock import StateGuard, TaskLock, model_lock
+from django_tasklock import StateGuard, model_lock
 from django_tasklock.admin import LockAdmin
 from django_tasklock.backends import get_backend
 from django_tasklock.guards import guard as guards
@@ -200,24 +196,3 @@ def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None) -> None:
 
 
 # Another theme
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(find_spec("unfold") is None and os.environ.get("CI") != "true", reason="needs django-unfold")
-def test_under_unfold(tmp_path: Any) -> None:
-    """All pages render there, with the site and the model admin of that theme."""
-    with TaskLock("unfold:1", lease=None):
-        done = subprocess.run(
-            [sys.executable, "-W", "error", "-m", "tests.support.unfold_visit"],
-            env={
-                **os.environ,
-                "DJANGO_SETTINGS_MODULE": "tests.settings_unfold",
-                "UNFOLD_DATABASE": f"{tmp_path}/db",
-            },
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-    assert done.returncode == 0, done.stdout + done.stderr
-    assert done.stdout.split() == ["list", "lock", "free", "release", "ask", "selected", "panel"]

@@ -78,6 +78,9 @@ def test_each_is_refused_without_a_key_and_acts_only_for_one_that_may_act(
     else:
         assert send(KEY).status_code == 200
     response = send(OTHER_KEY)
+    client, path = Api(headers={"x-api-key": OTHER_KEY}), response.wsgi_request.path
+    for method in ("put", "patch", "delete", "get" if point.acts else "post"):
+        assert getattr(client, method)(path).status_code == 405, method
     if point.name == "publish-parked":  # here is no worker for it
         assert "could not be sent" in problem(response, 409, "not_done")
         return
