@@ -26,7 +26,6 @@ from benchmarks.report import Table, spread
 from benchmarks.server import Server, find_server, running_server
 from django_tasklock.backends.cluster import ClusterBackend
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.quorum import QuorumBackend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
 from django_tasklock.locks.acquire import acquire_within
@@ -93,17 +92,14 @@ def measure(*, rounds: int) -> Table:
 
 
 def _kinds(stack: ExitStack) -> dict[str, Kind]:
-    five = [stack.enter_context(running_server()) for _ in range(5)]
-    urls = [server.url for server in five]
+    one = stack.enter_context(running_server())
     nodes = stack.enter_context(running_cluster())
     cluster = "redis+cluster://" + ",".join(f"127.0.0.1:{node.port}" for node in nodes)
     sentinel, primary = stack.enter_context(_running_sentinel())
     found = {
-        ONE: Kind(RedisBackend(Settings(LOCATION=urls[0])), five[:1]),
+        ONE: Kind(RedisBackend(Settings(LOCATION=one.url)), [one]),
         "Sentinel": Kind(RedisBackend(Settings(LOCATION=sentinel)), [primary]),
         "Cluster of three": Kind(ClusterBackend(Settings(LOCATION=cluster)), nodes),
-        "majority of three": Kind(QuorumBackend(Settings(LOCATION=urls[:3])), five[:3]),
-        "majority of five": Kind(QuorumBackend(Settings(LOCATION=urls)), five),
     }
     for kind in found.values():
         stack.callback(kind.store.close)

@@ -6,7 +6,7 @@ import pytest
 
 from tests.contract.conformance import LapsingContract, ListingContract, LockContract, WakingContract
 from tests.support.conformance import Named
-from tests.support.stores import ALL, BEYOND, LAPSING, LISTING, WAKING, make, stores
+from tests.support.stores import ALL, BEYOND, LAPSING, LISTING, QUEUEING, WAKING, make, stores
 
 
 @pytest.mark.parametrize("name", stores(*ALL, *BEYOND), indirect=True)
@@ -24,10 +24,11 @@ class TestListing(Named, ListingContract):
     """Of those with an index."""
 
 
-@pytest.mark.parametrize("name", stores(*WAKING, *BEYOND), indirect=True)
+@pytest.mark.parametrize("name", stores(*WAKING, *QUEUEING), indirect=True)
 class TestWaking(Named, WakingContract):
     """Of those whose releases wake who waits."""
 
 
 def test_the_stores_tested_as_waking_are_those_that_declare_it() -> None:
-    assert [name for name in ALL if make(name).wakes] == list(WAKING)
+    every = [*ALL, "quorum-3"]
+    assert [name for name in every if make(name).wakes] == list(WAKING)

@@ -12,7 +12,19 @@ from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Query
 from django_tasklock.conf import EXPIRING
 from django_tasklock.types import Holder, Released, Renewal, RenewalResult
-from tests.support.stores import ALL, BEYOND, LISTING, an_ask, clear, eventually, granted, make, new_token, stores
+from tests.support.stores import (
+    ALL,
+    BEYOND,
+    LISTING,
+    QUEUEING,
+    an_ask,
+    clear,
+    eventually,
+    granted,
+    make,
+    new_token,
+    stores,
+)
 
 SHORT = 120  # ms: a lease that is to lapse
 APART = 40  # ms by which the instances of a majority may see it end at different moments
@@ -30,7 +42,7 @@ def backend(request) -> LockStore:
 
 
 listing = pytest.mark.parametrize("backend", stores(*LISTING, *BEYOND, slow="quorum-3"), indirect=True)
-queueing = pytest.mark.parametrize("backend", stores("redis", "memory", *BEYOND, slow="quorum-3"), indirect=True)
+queueing = pytest.mark.parametrize("backend", stores("redis", "memory", *QUEUEING), indirect=True)
 not_listing = pytest.mark.parametrize("backend", stores(*(name for name in ALL if name not in LISTING)), indirect=True)
 
 

@@ -8,20 +8,20 @@ from django_tasklock.exceptions import TaskLockError
 from tests.contract.conformance import PermitContract, PermitWakingContract
 from tests.support.conformance import Named
 from tests.support.permits import a_request
-from tests.support.stores import BEYOND, LISTING, WAKING, clear, granted, make, stores
+from tests.support.stores import LISTING, QUEUEING, WAKING, clear, granted, make, stores
 
 
-@pytest.mark.parametrize("name", stores(*LISTING, *BEYOND), indirect=True)
+@pytest.mark.parametrize("name", stores(*LISTING, *QUEUEING), indirect=True)
 class TestPermits(Named, PermitContract):
     """Of every store that has some."""
 
 
-@pytest.mark.parametrize("name", stores(*WAKING, *BEYOND), indirect=True)
+@pytest.mark.parametrize("name", stores(*WAKING, *QUEUEING), indirect=True)
 class TestWaking(Named, PermitWakingContract):
     """Of those whose releases wake who waits."""
 
 
-@pytest.mark.parametrize("name", stores("redis", "cluster", "quorum-3"))
+@pytest.mark.parametrize("name", stores("redis", "cluster"))
 @pytest.mark.parametrize("prefix", ["lock-%.[a]#permits:", "x#permits:y:", "#permits::"])
 def test_names_under_a_prefix_with_special_characters(name: str, prefix: str) -> None:
     clear(name)
@@ -41,4 +41,11 @@ def test_the_stores_tested_as_waking_are_those_that_declare_it() -> None:
 def test_a_cache_says_that_it_cannot_count() -> None:
     backend = make("cache-core-redis")
     with pytest.raises(TaskLockError, match="CacheBackend has no permits: .* needs Redis or the database"):
+        _ = backend.permits
+
+
+@pytest.mark.redis
+def test_a_majority_says_what_to_do() -> None:
+    backend = make("quorum-3")
+    with pytest.raises(TaskLockError, match="majority .* no permits .* need one Redis, .* or the database"):
         _ = backend.permits

@@ -24,6 +24,7 @@ __all__ = [
     "BEYOND",
     "LAPSING",
     "LISTING",
+    "QUEUEING",
     "WAKING",
     "an_ask",
     "clear",
@@ -53,7 +54,9 @@ LAPSING = ("redis", "database", "cache-django-redis", "memory")  # one cache wil
 LISTING = ("redis", "database", "memory")
 WAKING = ("redis", "memory")
 BEYOND = ("sentinel", "cluster", "quorum-3", "quorum-5")
-"""Several servers that are one store: the whole contract holds there too."""
+"""Several servers that are one store: the contract of locks holds there too."""
+QUEUEING = ("sentinel", "cluster")
+"""Those of them with a queue, permits and rate limits, too: a majority has locks only."""
 
 
 def stores(*names: str, slow: str = "") -> list[object]:

@@ -1,38 +1,45 @@
--- acquire.lua on one of several instances: with a fence that the caller proposes to all of them, in the holder.
+-- Take the lock on one of several instances, with a fence that the caller proposes to all of them.
 -- Refused if a fence as great was granted here before, and by an instance that came back empty.
--- KEYS: as acquire.lua, then the marker (quorum_state.lua), the greatest fence of the names that share it
--- ARGV: as acquire.lua, then the proposal, 'raise': replace the fence if the token has the lock with an earlier one
--- Reply: granted: its fence here; busy: as acquire.lua; {'behind', the greatest fence}; 'empty';
---        {'abstains', ms until it votes}
-local function take()
--- (acquire.lua)
-end
-local greatest, marker = table.remove(KEYS), table.remove(KEYS)
-local mode, proposal = table.remove(ARGV), table.remove(ARGV)
-local known = redis.call('MGET', marker, greatest, KEYS[1])
-local ends, floor = string.match(known[1] or '', '^(%d+) (%d+) ')
+-- The value of a lock is that of acquire.lua.
+-- KEYS: 1 lock, 2 index by expiry, 3 marker (quorum_state.lua), 4 the greatest fence of the names that share it
+-- ARGV: 1 token, 2 ttl ms, 3 hold ms, 4 holder json, 5 the token of the hold to follow ('': none), 6 proposal,
+--       7 'raise': replace the fence if the token has the lock with an earlier one
+-- Reply: granted: its fence here; busy: {ms left (-1: no expiry), value, now ms}; {'behind', the greatest fence};
+--        'empty'; {'abstains', ms until it votes}
+-- use: owned values clock
+local token, ttl, hold, holder, former, proposal = unpack(ARGV)
+local now = clock()
+local ends, floor = string.match(redis.call('GET', KEYS[3]) or '', '^(%d+) (%d+) ')
 if not ends then return 'empty' end
-if ends ~= '0' then
-  local time = redis.call('TIME')
-  local left = tonumber(ends) - time[1] * 1000 - math.floor(time[2] / 1000)
-  if left > 0 then return {'abstains', left} end
+if tonumber(ends) > now then return {'abstains', ends - now} end
+local value = redis.call('GET', KEYS[1])
+local mine = value and owned(value, token)
+if value and not mine and (former == '' or not owned(value, former)) then
+  local left = redis.call('PTTL', KEYS[1])
+  if foreign(value) then -- add it to the index, so that it is listed
+    redis.pcall('ZADD', KEYS[2], 'NX', left < 0 and '+inf' or now + left, KEYS[1])
+  end
+  return {left, clipped(value), now}
 end
-local value, last = known[3], math.max(tonumber(known[2] or 0), tonumber(floor))
-local had
-if value and string.sub(value, 11, 11 + #ARGV[1]) == ARGV[1] .. '"' then
-  had = tonumber(string.match(value, '"vote":(%d+)') or 0)
+if mine and ARGV[7] == '' then
+  redis.call('PEXPIRE', KEYS[1], ttl)
+  redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
+  return tonumber(string.match(value, ',"fence":(%d+),"until":%d+}$'))
 end
-local behind = last >= tonumber(proposal)
-if had and had > 0 and mode == '' then
-  local reply = take()
-  return (type(reply) == 'number' or #reply == 2) and had or reply
+local last = math.max(tonumber(redis.call('GET', KEYS[4]) or 0), tonumber(floor))
+if last >= tonumber(proposal) then return {'behind', string.format('%.0f', last)} end
+even_if_full(KEYS[2])
+if mine then
+  value = string.gsub(value, '"fence":%d+(,"until":%d+})$', '"fence":' .. proposal .. '%1')
+else
+  value = '{"token":"' .. token .. '","holder":' .. holder .. ',"at":' .. now .. ',"fence":' .. proposal ..
+    ',"until":' .. string.format('%.0f', now + hold) .. '}'
 end
-if behind and (had or not value or (ARGV[6] or '') ~= '') then return {'behind', string.format('%.0f', last)} end
-local reply = take()
-if type(reply) ~= 'number' and #reply > 2 then return reply end
-if had then -- it was handed over without a fence of its own, or needs a greater one
-  value = redis.call('GET', KEYS[1])
-  redis.call('SET', KEYS[1], (string.gsub(value, '"vote":%d+', '"vote":' .. proposal, 1)), 'KEEPTTL')
+redis.call('SET', KEYS[1], value, 'PX', ttl)
+redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
+redis.call('SET', KEYS[4], proposal)
+if proposal % 64 == 0 then
+  -- use: lapsed
+  forget_lapsed(KEYS[2], now)
 end
-redis.call('SET', greatest, proposal)
 return tonumber(proposal)

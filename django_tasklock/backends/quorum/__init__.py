@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from django_tasklock.backends.contract.leases import Waiter
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
+from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.quorum.asking import Question, Verb
 from django_tasklock.backends.quorum.instances import Instance, instances_of
 from django_tasklock.backends.quorum.listing import Listing
-from django_tasklock.backends.quorum.order import Order
 from django_tasklock.backends.quorum.rounds import Rounds
-from django_tasklock.backends.quorum.rounds_async import AsyncRounds
 from django_tasklock.backends.quorum.scripts import VOTES, QuorumKeys
 from django_tasklock.backends.quorum.verbs import Verbs
-from django_tasklock.backends.quorum.waiter import QuorumWaiter, Subscriptions
-from django_tasklock.backends.redis import CONDITION, RedisBackend
+from django_tasklock.backends.redis import CONDITION
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.listing import ORDERED
-from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.conf import Settings
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.types import AcquireRequest, Busy, Grant, InstanceState, Record, Released, Renewal, RenewalResult
 
 __all__ = ["QuorumBackend"]
+
+ONE_STORE = (
+    "limits need one Redis, as with TASKLOCK['BACKEND'] = 'django_tasklock.backends.redis.RedisBackend' and one address"
+    " in TASKLOCK['LOCATION'], or the database backend"
+)
 
 
 class QuorumBackend(LockStore):
@@ -35,13 +35,10 @@ class QuorumBackend(LockStore):
     It works while a minority is down, silent or cut off, and while at most a minority has lost its data. It cannot
     promise exclusion to a process that is paused for longer than its lease: use the guarded row for that.
 
-    Permits and rate limits are on the first instance alone, as with ``RedisBackend``: they are counts, on which
-    instances that are asked in different orders would not agree in one round trip. While that instance is down, limits
-    are unavailable, and ``ON_UNAVAILABLE`` applies.
+    Waiters poll. There are no permits and no rate limits: they are counts, on which instances that are asked in
+    different orders would not agree in one round trip.
     """
 
-    wakes = True
-    keeps_order = True
     orders = ORDERED
 
     def __init__(self, settings: Settings) -> None:
@@ -55,32 +52,21 @@ class QuorumBackend(LockStore):
         """The requests of the verbs."""
         self.rounds = Rounds(self.instances, self.verbs.needed, self.verbs.too_late)
         """Sends requests for threads."""
-        self.arounds = AsyncRounds(self.instances, self.verbs.needed)
-        """Sends requests for coroutines."""
-        self._order = Order(self.verbs)
         self._listing = Listing(self.verbs)
-        self._subscriptions: Idle[Subscriptions] = Idle(Subscriptions.close)
-        self.first = RedisBackend(replace(settings, LOCATION=self.instances[0].location))
-        """The first instance, which has the limits and permits."""
 
     @property
     def permits(self) -> Permits:
-        return self.first.permits
+        raise TaskLockError(f"A majority of Redis servers has no permits for a concurrency limiter: {ONE_STORE}")
 
     @property
     def rates(self) -> RateStore:
-        return self.first.rates
+        raise TaskLockError(f"A majority of Redis servers keeps no rate limits: {ONE_STORE}")
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         return self.rounds.run(self.verbs.acquire(request))
 
     def release(self, name: str, token: str) -> Released:
         return self.rounds.run(self.verbs.release(name, token))
-
-    def release_and_clear(
-        self, name: str, token: str, names: tuple[str, ...]
-    ) -> tuple[Released, frozenset[str] | None]:
-        return self.rounds.run(self._order.release_and_clear(name, token, names))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return self.rounds.run(self.verbs.extend(name, token, ttl, hold))
@@ -90,24 +76,6 @@ class QuorumBackend(LockStore):
 
     def get(self, name: str) -> Record | None:
         return self.rounds.run(self.verbs.get(name))
-
-    def waiter(self, request: AcquireRequest) -> Waiter:
-        return QuorumWaiter(self, request)
-
-    def idle_subscriptions(self) -> Subscriptions | None:
-        """Return idle subscriptions."""
-        found = self._subscriptions.take()
-        if found is None:
-            return None
-        found[0].drain()
-        return found[0]
-
-    def keep_subscriptions(self, subscriptions: Subscriptions) -> None:
-        """Keep these subscriptions for the next waiter."""
-        self._subscriptions.keep(subscriptions)
-
-    def waiters(self, name: str, limit: int = 100) -> Queued:
-        return self.rounds.run(self.verbs.waiters(name, limit))
 
     def page(self, query: Query) -> Page:
         return self.rounds.run(self._listing.page(query))
@@ -148,37 +116,5 @@ class QuorumBackend(LockStore):
     def remove(self, name: str, token: str | None = None) -> Record | None:
         return self.rounds.run(self._listing.remove(name, token))
 
-    def next_number(self, name: str = "", member: str = "") -> int:
-        return self.rounds.run(self._order.next_number(name, member))
-
-    def count_before(self, name: str, number: int, *, forget: bool = False) -> int:
-        return self.rounds.run(self._order.count_before(name, number, forget))
-
-    def leave_order(self, name: str, member: str) -> bool:
-        return self.rounds.run(self._order.leave_order(name, member))
-
-    def record_newest(self, name: str, number: int) -> bool:
-        return self.rounds.run(self._order.record_newest(name, number))
-
-    def set_flag(self, name: str) -> bool:
-        return self.rounds.run(self._order.set_flag(name))
-
-    def clear_flag(self, name: str) -> bool:
-        return self.rounds.run(self._order.clear_flag(name))
-
     def close(self) -> None:
         self.rounds.close()
-        self._subscriptions.close()
-        self.first.close()
-
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return await self.arounds.run(self.verbs.acquire(request))
-
-    async def arelease(self, name: str, token: str) -> Released:
-        return await self.arounds.run(self.verbs.release(name, token))
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return await self.arounds.run(self.verbs.extend(name, token, ttl, hold))
-
-    async def aget(self, name: str) -> Record | None:
-        return await self.arounds.run(self.verbs.get(name))

@@ -1,6 +1,4 @@
-"""Requests to all instances and their answers. An operation is a generator of requests (``Question``), which threads
-and event loops send in their own ways.
-"""
+"""Requests to all instances and their answers. An operation is a generator of requests (``Question``)."""
 
 from __future__ import annotations
 

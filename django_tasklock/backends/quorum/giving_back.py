@@ -20,7 +20,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from django_tasklock.backends.quorum.asking import Answers, Question, Verb
-from django_tasklock.backends.quorum.scripts import GIVE_BACK, VALUES, QuorumKeys, padded, vote_in
+from django_tasklock.backends.quorum.scripts import GIVE_BACK, VALUES, QuorumKeys, fence_in, padded
 from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import Renewal
 
@@ -63,7 +63,7 @@ def give_back(keys: QuorumKeys, missing: Sequence[Missing]) -> Verb[bool]:
         value = value_of(one.lock.token, index, answers)
         if value is not None:
             locks.append(layout.lock(one.lock.name) + keys.share(one.lock.name))
-            arguments.append(bulk(padded(one.lock.ttl)) + bulk(vote_in(value)) + bulk(value))
+            arguments.append(bulk(padded(one.lock.ttl)) + bulk(fence_in(value)) + bulk(value))
     if not locks:
         return False
     script = GIVE_BACK.sized(2 + 5 * len(locks), 2 + 2 * len(locks))
@@ -76,8 +76,8 @@ def value_of(token: str, index: int, answers: Answers) -> bytes | None:
     """Return the value of a lock that most instances have, with the same fence; ``None``: no instance has it."""
     start = f'{{"token":"{token}"'.encode()
     values: list[bytes | None] = [answer.reply[index] for answer in answers if answer.error is None]
-    ours = [value for value in values if value is not None and value.startswith(start) and vote_in(value) > 0]
+    ours = [value for value in values if value is not None and value.startswith(start) and fence_in(value) > 0]
     if not ours:
         return None
-    [(fence, _)] = Counter(map(vote_in, ours)).most_common(1)
-    return next(value for value in ours if vote_in(value) == fence)
+    [(fence, _)] = Counter(map(fence_in, ours)).most_common(1)
+    return next(value for value in ours if fence_in(value) == fence)

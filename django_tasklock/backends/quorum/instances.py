@@ -5,22 +5,17 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from time import monotonic
-from typing import Any
 
 import redis
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.quorum.scripts import GREET, QuorumKeys
 from django_tasklock.backends.redis.address import database_of
-from django_tasklock.backends.redis.location import async_pool, sync_pool
+from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.pool import make, throw_away
-from django_tasklock.backends.redis.script import Script
-from django_tasklock.backends.redis.shared import SharedConnection
-from django_tasklock.backends.redis.subscribers import Subscribers
 from django_tasklock.backends.redis.wire import Link
-from django_tasklock.backends.redis.wire_async import AsyncWires
 
 SHORT = 0.25
 """Seconds that connecting to one instance may take, at each step."""
@@ -29,7 +24,7 @@ LONGEST_REST = 1.0
 
 
 class Instance:
-    """One Redis. Its connections are made by the threads and event loops that need them."""
+    """One Redis. Its connections are made by the threads that need them."""
 
     def __init__(self, location: str, keys: QuorumKeys) -> None:
         self.location = location
@@ -39,7 +34,6 @@ class Instance:
         """Why it did not answer, the last time; ``None``: it did."""
         self.known: set[str] = set()
         """Scripts that it has executed since it was last lost."""
-        self.aio = AsyncWires(partial(async_pool, location), greet=self.agreet)
         self._rest = 0.0
         self._down_until = 0.0
         self._lock = threading.Lock()
@@ -51,11 +45,6 @@ class Instance:
         for key in ("socket_timeout", "socket_connect_timeout"):
             pool.connection_kwargs[key] = min(pool.connection_kwargs[key], SHORT)
         return pool
-
-    @cached_property
-    def subscribers(self) -> Subscribers:
-        """The connections on which threads wait."""
-        return Subscribers(self.pool, self.keys.layout)
 
     @property
     def rests(self) -> bool:
@@ -90,17 +79,6 @@ class Instance:
         except BaseException:
             throw_away(connection)
             raise
-
-    async def agreet(self, connection: SharedConnection) -> None:
-        """Do the same for an event loop's."""
-        try:
-            await connection.ask(GREET.by_digest + self.keys.greeting)
-        except redis.exceptions.NoScriptError:
-            await connection.ask(GREET.by_body + self.keys.greeting)
-
-    async def acall(self, script: Script, tail: bytes) -> Any:
-        """Run ``script`` once."""
-        return (await self.aio.call(script, tail, again=False))[0]
 
 
 def instances_of(locations: Sequence[str] | str, keys: QuorumKeys) -> list[Instance]:

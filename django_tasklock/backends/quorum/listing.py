@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.quorum.asking import Question, Verb, replies, too_few
 from django_tasklock.backends.quorum.ballot import most_of, record_of
-from django_tasklock.backends.quorum.scripts import as_voted
+from django_tasklock.backends.quorum.scripts import as_leased
 from django_tasklock.backends.quorum.verbs import Verbs
 from django_tasklock.backends.redis import ASK_RELEASE, COUNTS, PRUNE, REMOVE, SET_EXPIRY
 from django_tasklock.backends.redis.keys import record
@@ -78,7 +78,7 @@ class Listing:
         found = []
         for left, waiting, key, value in _rows(reply):
             name = key.decode(errors="backslashreplace").removeprefix(self._layout.prefix)
-            shown = as_voted(record(name, value or b"", now, left, waiting), value)
+            shown = as_leased(record(name, value or b"", now, left, waiting))
             lapsed = query.which == "orphaned"
             ends = float("inf") if left == -1 and not lapsed else float(now + left)
             found.append(Found(ends, replace(shown, ttl=left) if lapsed else shown))

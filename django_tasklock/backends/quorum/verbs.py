@@ -10,11 +10,10 @@ it did (``recovery``).
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from typing import Any
 
-from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.quorum.asking import Answers, Pause, Question, Verb, replies, too_few
 from django_tasklock.backends.quorum.ballot import (
     Ballot,
@@ -32,10 +31,9 @@ from django_tasklock.backends.quorum.ballot import (
 from django_tasklock.backends.quorum.giving_back import give_back, missing_of
 from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.backends.quorum.recovery import Recovery
-from django_tasklock.backends.quorum.scripts import ACQUIRE, FOLLOW, QuorumKeys, padded
+from django_tasklock.backends.quorum.scripts import ACQUIRE, QuorumKeys, padded
 from django_tasklock.backends.redis import EXTEND, GET, RELEASE, RENEW
-from django_tasklock.backends.redis.queued import WAITERS, waiters_in
-from django_tasklock.backends.redis.script import Script, bulk
+from django_tasklock.backends.redis.script import bulk
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult, monotonic
 
@@ -44,12 +42,9 @@ TRIES = 8
 APART = 0.002  # seconds between the first two rounds, at random; each time half as much again
 LONGEST_APART = 0.03
 
-Packing = Callable[[int, bool], tuple[Script, bytes]]
-"""Returns the arguments for a proposal. True: also for a token that has the lock already."""
-
 
 class Verbs:
-    """The verbs as generators of requests, which evaluate the answers. Threads and event loops send them."""
+    """The verbs as generators of requests, which evaluate the answers. ``Rounds`` sends them."""
 
     def __init__(self, keys: QuorumKeys, number: int, longest: int) -> None:
         self.keys = keys
@@ -65,12 +60,7 @@ class Verbs:
 
     def acquire(self, request: AcquireRequest) -> Verb[Grant | Busy]:
         """Acquire the lock if a majority grants it in time; otherwise release what was, or may have been, granted."""
-        script = FOLLOW if request.supersedes else ACQUIRE
-
-        def packed(proposal: int, again: bool) -> tuple[Script, bytes]:
-            return script, self.keys.acquiring(request, proposal, again)
-
-        fence, ballot, answers = yield from self.vote(request, packed)
+        fence, ballot, answers = yield from self.vote(request)
         if fence is not None:
             return Grant(fence, request.ttl_ms)
         left = frozenset(ballot.granted) | frozenset(index for index in ballot.silent if answers[index].sent)
@@ -100,21 +90,16 @@ class Verbs:
             doubt=bool(ballot.silent or ballot.granted),
         )
 
-    def vote(
-        self, request: AcquireRequest, packed: Packing, keeps: bool = False
-    ) -> Verb[tuple[int | None, Ballot, Answers]]:
-        """Ask for votes until this or another contender has a majority. Return the fence if it is this one.
-
-        ``keeps``: a waiter stays in the queue after it has given way to others.
-        """
+    def vote(self, request: AcquireRequest) -> Verb[tuple[int | None, Ballot, Answers]]:
+        """Ask for votes until this or another contender has a majority. Return the fence if it is this one."""
         again = False
         answers: Answers = []
         ballot = ballot_of(answers, self.needed)
         for number in range(TRIES):
             began = monotonic()
             sent = self.proposals.now()
-            script, tail = packed(self.proposals.next(), again)
-            answers = yield Question(script, tail, enough=self._granted)
+            tail = self.keys.acquiring(request, self.proposals.next(), again)
+            answers = yield Question(ACQUIRE, tail, enough=self._granted)
             ballot = ballot_of(answers, self.needed)
             if ballot.behind:
                 self.proposals.learn(max(ballot.behind.values()), sent)
@@ -138,10 +123,7 @@ class Verbs:
             if ballot.lost or ballot.voters + len(ballot.abstain) + len(ballot.empty) < self.needed:
                 break
             if ballot.voters >= self.needed and not ballot.first(request.token):
-                if not keeps:
-                    break
-                if ballot.granted:
-                    yield self.giving_back(request, frozenset(ballot.granted))
+                break
             yield Pause(min(LONGEST_APART, APART * 1.5**number) * random.uniform(0.5, 1.5))
         return None, ballot, answers
 
@@ -221,12 +203,6 @@ class Verbs:
         if not there or max(map(tokens.count, tokens)) + silent < self.needed:
             return None
         return record_of(there, self.keys, name)
-
-    def waiters(self, name: str, limit: int) -> Verb[Queued]:
-        """Return the waiters: the longest queue of all instances."""
-        answers = yield Question(WAITERS, self.keys.layout.waiting(name) + bulk(limit))
-        said = self.said(answers)
-        return max((waiters_in(reply) for reply in said), key=lambda queued: queued.total)
 
     def said(self, answers: Answers) -> list[Any]:
         """Return the replies of a majority or more. Raises ``BackendUnavailable`` if too few have answered."""
