@@ -37,8 +37,12 @@ PATIENCE = 120.0
 class Store:
     """Several servers: one of them dies, and comes back empty."""
 
-    def __init__(self, tasklock: dict[str, Any], kill: Callable[[], None], restart: Callable[[], None]) -> None:
+    def __init__(
+        self, tasklock: dict[str, Any], kill: Callable[[], None], restart: Callable[[], None], keeps_order: bool
+    ) -> None:
         self.tasklock = tasklock
+        self.keeps_order = keeps_order
+        """Whether a message that lost its worker comes before those that were published later."""
         self.kill = kill
         """Kill one of them; return when the others serve what it served."""
         self.restart = restart
@@ -50,7 +54,8 @@ def a_majority(stack: ExitStack, folder: Path) -> Store:
     for server in servers:
         stack.callback(server.kill)
     location = [server.url for server in servers]
-    return Store({"BACKEND": QUORUM, "LOCATION": location}, servers[0].kill, lambda: servers[0].start() and None)
+    tasklock = {"BACKEND": QUORUM, "LOCATION": location}
+    return Store(tasklock, servers[0].kill, lambda: servers[0].start() and None, keeps_order=False)
 
 
 def a_cluster(stack: ExitStack, folder: Path) -> Store:
@@ -68,7 +73,7 @@ def a_cluster(stack: ExitStack, folder: Path) -> Store:
     def is_replaced(node: Node) -> bool:
         return node.sound() and victim.port not in {port for _, _, port in node.slots()}
 
-    return Store({"LOCATION": cluster.url}, kill, lambda: victim.start() and None)
+    return Store({"LOCATION": cluster.url}, kill, lambda: victim.start() and None, keeps_order=True)
 
 
 @pytest.fixture(params=[a_majority, a_cluster])
@@ -112,9 +117,16 @@ def test_nothing_runs_twice_and_everything_ends(celery_site: Site, store: Store)
 
     store.kill()
     victim = workers[0]
-    lost = [one.task_id for one in site.events("start") if one.pid in victim.children()]
+    lost = {one.task_id: one.key for one in site.events("start") if one.pid in victim.children()}
+    rows = {str(video.pk) for video in videos}
+
+    def is_back(task_id: str) -> bool:
+        """Tell whether it has started again, or found its video processed by the second message."""
+        overtaken = not store.keeps_order and lost[task_id] in rows & {one.key for one in site.events("end")}
+        return overtaken or len(by_task(site, "start")[task_id]) == 2
+
     victim.kill()
-    site.wait_until(lambda: all(len(by_task(site, "start")[one]) == 2 for one in lost), PATIENCE)
+    site.wait_until(lambda: all(map(is_back, lost)), PATIENCE)
     store.restart()
     gate.open()
     later = [site.publish("hardy_once", f"later {number}") for number in range(5)]
@@ -123,7 +135,13 @@ def test_nothing_runs_twice_and_everything_ends(celery_site: Site, store: Store)
 
     assert {site.result(one).state for one in everything} == {"SUCCESS"}
     run = [str(one.id) for one in (*firsts, seconds[0], *later)]  # a video that is ready is not processed again
-    assert Counter(one.task_id for one in site.events("end")) == Counter(run), "each once"
+    ended = Counter(one.task_id for one in site.events("end"))
+    if store.keeps_order:
+        assert ended == Counter(run), "each once"
+    else:
+        assert set(ended.values()) == {1}, "each once"
+        assert ended.total() == len(run)
+        assert Counter(one.key for one in site.events("end") if one.key in rows) == Counter(rows)
     for key in {one.key for one in site.events("start")}:
         assert most_at_once(one for one in site.events() if one.key in (key, "")) == 1, key
     site.wait_until(lambda: not list(parked_messages()), PATIENCE)
