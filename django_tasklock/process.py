@@ -17,6 +17,7 @@ AFTER_FORK = (
     "django_tasklock.locks.heartbeat",
     "django_tasklock.locks.registry",
     "django_tasklock.backends",
+    "django_tasklock.backends.contract.threads",
     "django_tasklock.backends.memory.store",
     "django_tasklock.rates.background",
     "django_tasklock.rates.limiter_view",

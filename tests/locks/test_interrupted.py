@@ -158,8 +158,8 @@ def test_struck_anywhere_a_guarded_call_is_over(settings: Any, name: str, model:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets and tasks of loops that ended
-def test_struck_anywhere_no_coroutine_waits_for_ever(settings: Any, name: str, caplog: Any) -> None:
-    """asyncio logs what a callback of its loop raises, and goes on: with a connection that has lost a reply."""
+def test_struck_anywhere_no_coroutine_waits_for_ever(settings: Any, name: str) -> None:
+    """asyncio logs what a callback of its loop raises, and goes on."""
     settings.TASKLOCK = setting("redis")
 
     async def run(number: int) -> list[str]:
@@ -181,7 +181,6 @@ def test_struck_anywhere_no_coroutine_waits_for_ever(settings: Any, name: str, c
         except Struck:
             pass
     assert number > 60
-    assert "data_received" in caplog.text
     eventually(lambda: not [lock for lock in get_backend().records() if lock.name.startswith(name)])
 
 

@@ -52,6 +52,8 @@ class CacheBackend(LockStore):
     good as that. A lease of 1.5 s lasts 2 s or more, because every cache understands whole seconds only.
     """
 
+    where = "django"
+
     def __init__(self, settings: Settings) -> None:
         self.private = PrivateCache(settings.location)
         self._prefix = settings.prefix

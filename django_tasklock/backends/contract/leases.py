@@ -6,15 +6,13 @@ The rules in the docstring of ``backends.contract.locks`` apply here too.
 from __future__ import annotations
 
 import random
-import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
-from asgiref.sync import sync_to_async
-
+from django_tasklock.backends.contract import threads
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 T = TypeVar("T")
@@ -28,6 +26,9 @@ class LeaseStore(ABC):
     """The word for what is held, in log messages."""
     wakes: bool = False
     """True: a release grants the lock to the longest waiter and wakes it; waiters are served in order of arrival."""
+
+    where: ClassVar[threads.Where] = "threads"
+    """Where the verbs run for coroutines."""
 
     @abstractmethod
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
@@ -73,25 +74,11 @@ class LeaseStore(ABC):
         """Close the connection that only the calling thread uses, if there is one and it is idle."""
 
     async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
-        """Run ``verb`` in a thread, where it may block, and return its answer.
+        """Run ``verb`` where it may block, and return its answer.
 
-        If the coroutine is cancelled, the thread still finishes, and runs ``undo`` after a grant.
+        If the coroutine is cancelled after it has begun, it is still finished, and ``undo`` is run after a grant.
         """
-        if undo is None:
-            return await sync_to_async(verb)(*args)
-        cancelled = threading.Event()
-
-        def ask() -> T:
-            answer = verb(*args)
-            if cancelled.is_set() and isinstance(answer, Grant):
-                undo()
-            return answer
-
-        try:
-            return await sync_to_async(ask)()
-        except BaseException:
-            cancelled.set()
-            raise
+        return await threads.run(self, self.where, partial(verb, *args), undo)
 
     async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, a lock that it is granted is released."""

@@ -13,11 +13,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
-from functools import lru_cache
-from typing import Literal, NamedTuple, ParamSpec, TypeVar, get_args
+from functools import lru_cache, partial
+from typing import ClassVar, Literal, NamedTuple, ParamSpec, TypeVar, get_args
 
-from asgiref.sync import sync_to_async
-
+from django_tasklock.backends.contract import threads
 from django_tasklock.exceptions import TaskLockError
 
 P = ParamSpec("P")
@@ -227,6 +226,9 @@ class Usage(NamedTuple):
 class RateStore(ABC):
     """The rate limits of one store."""
 
+    where: ClassVar[threads.Where] = "threads"
+    """Where the verbs run for coroutines."""
+
     @abstractmethod
     def reserve(
         self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
@@ -297,8 +299,8 @@ class RateStore(ABC):
         """Return the terms of the last caller of each limiter, without limiters of which nothing is stored."""
 
     async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Run ``verb`` in a thread, where it may block, and return its answer."""
-        return await sync_to_async(verb)(*args, **options)
+        """Run ``verb`` where it may block, and return its answer."""
+        return await threads.run(self, self.where, partial(verb, *args, **options))
 
     def reserve_many(self, terms: Terms, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
         """Do what ``reserve`` does ``number`` times, spaced, up to the first refusal."""

@@ -23,6 +23,8 @@ ACQUIRE_FACTOR = 4  # an acquire purges after this many times as many rows: it l
 class DatabaseLeases(LeaseStore):
     """Leases as rows with ``key``, ``token``, ``expires_at`` and ``hold_until``, by the database's clock."""
 
+    where = "django"
+
     session: Session
     purging: Purging
     has_release_requests: bool = False

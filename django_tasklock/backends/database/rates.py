@@ -33,6 +33,8 @@ MAX_RACE = 10.0  # seconds for which an operation may lose the race for a row
 class DatabaseRates(RateStore):
     """Rate limits by the database's clock, in milliseconds. Operations that write refuse to run inside ``atomic()``."""
 
+    where = "django"
+
     def __init__(self) -> None:
         self._session = Session(RateRow, "rate limit")
         self.purging = Purging(self._session, self.purge)

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import deque
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.types import AcquireRequest, Renewal, RenewalResult
 
-T = TypeVar("T")
-
 
 class MemoryLeases(LeaseStore):
     """Leases in the memory of this process."""
 
     wakes = True
+    where = "loop"
 
     @property
     @abstractmethod
@@ -50,7 +48,3 @@ class MemoryLeases(LeaseStore):
 
     def waiter(self, request: AcquireRequest) -> Waiter:
         return MemoryWaiter(self, request, self.queues)
-
-    async def in_thread(self, verb: Callable[..., T], *args: Any, undo: Callable[[], object] | None = None) -> T:
-        """Run ``verb`` in the thread of the event loop: no operation of this store blocks."""
-        return verb(*args)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import ParamSpec, TypeVar
+from typing import TypeVar
 
 from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
 from django_tasklock.backends.ledger import verbs as ledger_verbs
@@ -13,13 +13,14 @@ from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.backends.memory.store import store
 
-P = ParamSpec("P")
 T = TypeVar("T")
 PRUNE_EVERY = 512  # operations
 
 
 class MemoryRates(RateStore):
     """The contract within one process. ``books``: separate books; all objects without these share the same ones."""
+
+    where = "loop"
 
     def __init__(self, books: dict[str, State] | None = None) -> None:
         self._own = books
@@ -97,7 +98,3 @@ class MemoryRates(RateStore):
         with self._mutex:
             found = {name: Terms.from_text(name, self.books[name].terms) for name in names if name in self.books}
             return {name: terms for name, terms in found.items() if terms is not None}
-
-    async def in_thread(self, verb: Callable[P, T], *args: P.args, **options: P.kwargs) -> T:
-        """Run ``verb`` in the thread of the event loop: no operation of this store blocks."""
-        return verb(*args, **options)

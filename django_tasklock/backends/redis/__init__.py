@@ -240,19 +240,6 @@ class RedisBackend(QueueStore, LockStore):
     def close(self) -> None:
         self._connections.close()
 
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.answer(request, (await self._aio.grant(*self._acquire_command(request)))[0])
-
-    async def arelease(self, name: str, token: str) -> Released:
-        code, doubt = await self._aio.call(RELEASE, self._release_arguments(name, token))
-        return Released.RELEASED if code == 1 else verdict(code, doubt)
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return bool((await self.aio.call(EXTEND, self._extend_arguments(name, token, ttl, hold)))[0])
-
-    async def aget(self, name: str) -> Record | None:
-        return self.found(name, (await self.aio.call(GET, self._get_arguments(name)))[0])
-
 
 def results(codes: Sequence[int]) -> list[RenewalResult]:
     """Return the results in a reply of ``renew.lua``."""

@@ -164,18 +164,6 @@ class RedisPermits(QueueStore, Permits):
         """Return the key and arguments of ``permit_names.lua``."""
         return self.layout.index + bulk(self.layout.members) + bulk(limit)
 
-    async def aacquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.answer(request, (await self.aio.grant(ACQUIRE, self.layout.acquiring(request)))[0])
-
-    async def arelease(self, name: str, token: str) -> Released:
-        return verdict(*await self.aio.call(RELEASE, self.layout.keys(name) + bulk(token)))
-
-    async def aextend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return bool((await self.aio.call(EXTEND, self._extend(name, token, ttl, hold)))[0])
-
-    async def amembers(self, name: str) -> list[Record]:
-        return self._found(name, (await self.aio.call(MEMBERS, self._members(name)))[0])
-
 
 def results(codes: Sequence[int]) -> list[RenewalResult]:
     """Return the results in a reply of ``permit_renew.lua``."""
