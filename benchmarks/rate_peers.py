@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import redis
 
-__all__ = ["KINDS", "Limited", "Ours", "OursPaced"]
+__all__ = ["KINDS", "Limited", "Ours"]
 
 
 class Limited:
@@ -27,21 +27,15 @@ class Limited:
 
 class Ours(Limited):
     label = "RateLimiter"
-    options: ClassVar[dict[str, Any]] = {}
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
         super().__init__(url, key, limit, window)
         from django_tasklock import RateLimiter
 
-        self.limiter = RateLimiter(key, (limit, window), **self.options)
+        self.limiter = RateLimiter(key, (limit, window))
 
     def acquire(self) -> None:
         self.limiter.acquire()
-
-
-class OursPaced(Ours):
-    label = "RateLimiter paced"
-    options: ClassVar[dict[str, Any]] = {"algorithm": "paced"}
 
 
 class TheSource(Limited):
@@ -153,4 +147,4 @@ class Ratelimit(Limited):
             time.sleep(self.window / 100)
 
 
-KINDS: tuple[type[Limited], ...] = (Ours, OursPaced, TheSource, Limits, Pyrate, Throttled, ThrottledGcra, Ratelimit)
+KINDS: tuple[type[Limited], ...] = (Ours, TheSource, Limits, Pyrate, Throttled, ThrottledGcra, Ratelimit)

@@ -18,7 +18,7 @@ from benchmarks.children import ChildFailed, start
 from benchmarks.peers import installed
 from benchmarks.plots import bars
 from benchmarks.project import configure
-from benchmarks.rate_peers import KINDS, Limited, Ours, OursPaced
+from benchmarks.rate_peers import KINDS, Limited, Ours
 from benchmarks.report import Table
 from benchmarks.server import Control, Server, running_server
 
@@ -67,7 +67,7 @@ def work(limiter: Limited, made: list[float], ends: float) -> None:
 def waiters(parent: Any, kind: type[Limited], arguments: tuple[Any, ...], number: int) -> None:
     """One process with so many threads, each of which waits for one call."""
     limiter, made = kind(*arguments), []
-    warm, begin = kind(arguments[0], arguments[1] + ":warm", 100_000, 1), threading.Event()
+    warm, begin = kind(arguments[0], arguments[1] + ":warm", 10_000, 1), threading.Event()
     some = threading.Semaphore(50)
 
     def wait(after: float, here: threading.Barrier) -> None:
@@ -145,7 +145,7 @@ def memory(server: Server, kind: type[Limited], limit: int) -> int:
     with redis.Redis.from_url(server.url) as client:
         client.flushall()
         limiter = kind(server.url, "full", limit, 60.0)
-        for _ in range(limit if kind is not OursPaced else 1):
+        for _ in range(limit):
             limiter.acquire()
         return sum(int(client.memory_usage(key, samples=0) or 0) for key in client.scan_iter())
 

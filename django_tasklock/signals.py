@@ -72,7 +72,7 @@ rate_late = Signal()
 rate_pushback = Signal()
 """``wait`` (seconds), ``share`` of the limit that now applies. A caller reported a 429 or the like."""
 rate_unavailable = Signal()
-"""``error``, ``action``: ``"closed"``, ``"open"``, ``"local"``. Sent in addition to ``store_unavailable``."""
+"""``error``, ``action``: ``"closed"``, ``"open"``. Sent in addition to ``store_unavailable``."""
 
 
 def send(signal: Signal, name: str, **details: Any) -> None:

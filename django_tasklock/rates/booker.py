@@ -43,15 +43,14 @@ class Booker:
         return known[1]
 
     def check_cost(self, cost: int) -> None:
-        """Raise ``TaskLockError`` for an invalid cost, and for one that exceeds a window or a bucket."""
+        """Raise ``TaskLockError`` for an invalid cost, and for one that exceeds a window."""
         if type(cost) is not int or cost < 1:
             raise TaskLockError(f"cost must be a whole number, 1 or more, not {cost!r}", name=self.name)
         terms = self.terms
         for rate in terms.rates:
-            most = terms.capacity(rate)
-            if cost > most:
-                what = f"a bucket of {most}" if terms.algorithm == "bucket" else f"the limit {rate}"
-                raise TaskLockError(f"a cost of {cost} does not fit into {what} of {terms.name!r}", name=self.name)
+            if cost > rate.limit:
+                text = f"a cost of {cost} does not fit into the limit {rate} of {terms.name!r}"
+                raise TaskLockError(text, name=self.name)
 
     def book(self, limiter: Limiter, deadline: float, cost: int, spaced: bool = False) -> Reservation:
         """Book the first free slot. Raises ``RateLimitExceeded`` if that is too late, and ``BackendUnavailable``."""
@@ -59,8 +58,8 @@ class Booker:
         new = Reservation(limiter, stored, cost, deadline)
         if spaced:
             new.spaced = True
-        if self.outage.ever_failed and (error := self.outage.recent_error()) is not None:
-            self.apply_outage_policy(new, error)
+        if (recent := self.outage.recent_error()) is not None:
+            self.apply_outage_policy(new, recent)
             return new
         view, max_wait = view_of(self.name), new.max_wait_at(new.began)
         will_resume = spaced or view.has_no_callers
@@ -80,8 +79,8 @@ class Booker:
         """Do what ``book`` does, for coroutines."""
         stored = self.stored
         new = Reservation(limiter, stored, cost, deadline)
-        if self.outage.ever_failed and (error := self.outage.recent_error()) is not None:
-            self.apply_outage_policy(new, error)
+        if (recent := self.outage.recent_error()) is not None:
+            self.apply_outage_policy(new, recent)
             return new
         view, max_wait = view_of(self.name), new.max_wait_at(new.began)
         request = stored.store.areserve(stored.terms, cost, max_wait, view.has_no_callers)
@@ -144,8 +143,7 @@ class Booker:
         return found
 
     def _apply_answer(self, new: Reservation, view: LimiterView, sent: float, answer: Booked | Refused) -> Booked:
-        if self.outage.ever_failed:
-            self.outage.record_answer()
+        self.outage.end()
         view.record_answer(sent, answer)
         if isinstance(answer, Refused):
             raise new.refuse(answer)
@@ -153,18 +151,8 @@ class Booker:
         return answer
 
     def apply_outage_policy(self, reservation: Reservation, error: BackendUnavailable) -> None:
-        """Apply ``on_unavailable`` to a reservation. Raises ``error``, or ``RateLimitExceeded``."""
-        action = self.outage.choose_action(self.name, self.limit, error)
-        if action != "local" or self.name != self.limiter_name:  # for a tenant the part of the shared limit counts
-            return
-        stored = self.outage.local_limit(self.terms, self.limit.workers)
-        reservation.switch_store(stored)
-        sent, max_wait = monotonic(), reservation.max_wait
-        answer = stored.store.reserve(stored.terms, reservation.cost, max_wait)
-        view_of(self.name).record_answer(sent, answer)
-        if isinstance(answer, Refused):
-            raise reservation.refuse(answer)
-        reservation.slot = stored.record_booked(answer, sent)
+        """Apply ``on_unavailable`` to a reservation. Raises ``error``."""
+        self.outage.apply(self.name, self.limit.on_unavailable, error)
 
 
 @contextmanager

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import difflib
-from typing import Any, Self
+from typing import Any, Self, Unpack
 
-from django_tasklock.backends.contract.rates import TENANT, Algorithm, Penalty, Pushback, RateStore, Terms
+from django_tasklock.backends.contract.rates import TENANT, Penalty, Pushback, RateStore, Terms
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.names import clean, says_address
@@ -15,7 +15,7 @@ from django_tasklock.rates.answers import read_pause
 from django_tasklock.rates.booker import Booker
 from django_tasklock.rates.limiter_view import record_change, view_of
 from django_tasklock.rates.notation import microseconds, parse_rates, parse_retry_after
-from django_tasklock.rates.options import LimitOptions, OutagePolicy, check_share, parse_options
+from django_tasklock.rates.options import LimiterOptions, LimitOptions, check_share, parse_options
 from django_tasklock.rates.reservation import Reservation, TokenPart, parse_token
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.types import monotonic
@@ -25,54 +25,20 @@ class RateLimiter:
     """Limits the number of calls in any window, measured where the calls are made. See docs/limits.md.
 
     ``rates``: ``"100/m"``, ``"10/s", "5000/d"`` or ``(100, 60)``; by default those of ``name`` in
-    ``TASKLOCK["RATE_LIMITS"]``. A call waits until all rates allow it.
+    ``TASKLOCK["RATE_LIMITS"]``. A call waits until all rates allow it:
+    no window of a rate has more units than its limit, wherever it begins.
 
-    ``algorithm``, with the most units that it allows in any window of length W, at a limit of L:
+    A caller books a slot, sleeps until shortly before, confirms it and makes its call. Callers are served in order of
+    arrival. ``margin``: the seconds by which a call may be late, by default 50 ms or 0.2 % of the window. ``max_wait``:
+    the seconds by which slots may be booked in advance. ``adaptive``: lower the limit on pushback, and raise it again
+    while it is used; a float is the least share of it. ``tenants``: the quota of each tenant.
 
-    * ``"window"``: L. The default; exact.
-    * ``"paced"``: L, evenly spread: one every W/L. For APIs that dislike bursts, and for very large limits.
-    * ``"bucket"``: L + ``burst`` (by default a tenth of L). For APIs that document a token bucket.
-
-    A caller books a slot, sleeps once and makes its call. Callers are served in order of arrival. ``margin``: the
-    seconds by which a call may be late, by default 50 ms or 0.2 % of the window. ``max_wait``: the seconds by which
-    slots may be booked in advance. ``cold_start="wait"``: let one window pass if the store does not know the limiter.
-    ``adaptive``: lower the limit on pushback, and raise it again while it is used; a float is the least share of it.
-    ``tenants``: the quota of each tenant.
-
-    ``on_unavailable``, for a store that is down: ``"closed"`` raises ``BackendUnavailable``, ``"open"`` allows calls,
-    and ``"local"`` allows this process its share of the limit (``workers=``: the number of processes). The last two
-    hold for ``grace`` seconds after the first failure.
+    ``on_unavailable``, for a store that is down: ``"closed"`` raises ``BackendUnavailable``, ``"open"`` allows calls.
 
     Raises ``TaskLockError`` for options that cannot work, before anything is stored.
     """
 
-    def __init__(
-        self,
-        name: str,
-        *rates: Any,
-        tenants: Any = None,
-        algorithm: Algorithm | None = None,
-        burst: int | None = None,
-        margin: Duration | None = None,
-        max_wait: Duration | None = None,
-        on_unavailable: OutagePolicy | None = None,
-        grace: Duration | None = None,
-        workers: int | None = None,
-        cold_start: str | None = None,
-        adaptive: bool | float | None = None,
-    ) -> None:
-        options = dict(
-            tenants=tenants,
-            algorithm=algorithm,
-            burst=burst,
-            margin=margin,
-            max_wait=max_wait,
-            on_unavailable=on_unavailable,
-            grace=grace,
-            workers=workers,
-            cold_start=cold_start,
-            adaptive=adaptive,
-        )
+    def __init__(self, name: str, *rates: Any, **options: Unpack[LimiterOptions]) -> None:
         name = clean(name)
         limit = parse_options(name, rates or configured_rates(name), **options)
         self.name = name

@@ -23,7 +23,7 @@ UNITS = {
 _RATE = re.compile(
     r"\s*(\d{1,15}(?:_\d{1,15}){0,15})\s*(?:/|per\b)\s*(\d{1,15}(?:\.\d+)?)?\s*([a-z]+)\s*", re.IGNORECASE
 )
-_MAX_LIMIT = 1_000_000_000  # units: with more, the arithmetic of stores would not be exact
+_MAX_LIMIT = 10_000  # units: a store keeps each booking of a window
 _LONGEST_WINDOW = 366 * 86_400_000_000
 _SHORTEST_WINDOW = 1_000
 _LEAST_DEFAULT_MARGIN = 50_000
@@ -92,8 +92,14 @@ def _parse_rate(text: str, margin: object, name: str | None) -> Rate:
 
 
 def _checked_rate(limit: int, window: int, margin: object, given: object, name: str | None) -> Rate:
-    if not 1 <= limit <= _MAX_LIMIT:
-        raise TaskLockError(f"the limit in {given!r} must be 1 to {_MAX_LIMIT:,}", name=name)
+    if limit < 1:
+        raise TaskLockError(f"the limit in {given!r} must be 1 or more", name=name)
+    if limit > _MAX_LIMIT:
+        raise TaskLockError(
+            f"the limit in {given!r} is above {_MAX_LIMIT:,} in a window: write a shorter window ('600000/m' is"
+            " '10000/s'), or count greater units ('100/m' and cost=2 for 2,000 tokens of 100,000)",
+            name=name,
+        )
     if not _SHORTEST_WINDOW <= window <= _LONGEST_WINDOW:
         raise TaskLockError(f"the window in {given!r} must be 0.001 seconds to 366 days", name=name)
     if margin is None:

@@ -5,22 +5,30 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypedDict, get_args
 
-from django_tasklock.backends.contract.rates import ALGORITHMS, TENANT, Algorithm, Rate, Terms
-from django_tasklock.conf import RATE_LIMITS_HINT
+from django_tasklock.backends.contract.rates import TENANT, Rate, Terms
+from django_tasklock.conf import RATE_LIMITS_HINT, Duration
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 from django_tasklock.rates.notation import microseconds, parse_rates
 
-OutagePolicy = Literal["closed", "open", "local"]
-"""What a limiter does while the store is down: refuse calls, allow them, or allow this process its share."""
+OutagePolicy = Literal["closed", "open"]
+"""What a limiter does while the store is down: refuse calls, or allow them."""
 
-OPTIONS = (
-    "rates", "tenants", "algorithm", "burst", "margin", "max_wait", "on_unavailable", "grace", "workers",
-    "cold_start", "adaptive",
-)  # fmt: skip
-"""The keys of a dict in ``RATE_LIMITS``, which are also the arguments of ``RateLimiter``."""
+
+class LimiterOptions(TypedDict, total=False):
+    """The options of ``RateLimiter``; one that is ``None`` has its default."""
+
+    tenants: Any
+    margin: Duration | None
+    max_wait: Duration | None
+    on_unavailable: OutagePolicy | None
+    adaptive: bool | float | None
+
+
+OPTIONS = ("rates", *LimiterOptions.__annotations__)
+"""The keys of a dict in ``RATE_LIMITS``."""
 _HOUR = 3_600_000_000
 _SLACK = 1_000_000  # between a caller's clock and the store's answer
 LEAST_SHARE = 0.1  # of the limit, for ``adaptive=True``
@@ -32,21 +40,14 @@ class LimitOptions:
 
     rates: tuple[Rate, ...]
     tenants: tuple[Rate, ...] = ()
-    algorithm: Algorithm = "window"
-    burst: int = 0
     max_wait: int = _HOUR
     on_unavailable: OutagePolicy = "closed"
-    grace: int = 60_000_000
-    workers: int = 0
-    cold_wait: bool = False
     min_share: int = 0
     margin: float | None = None
 
     def terms(self, name: str, rates: tuple[Rate, ...] = ()) -> Terms:
         """Return these options as terms for a store. ``rates``: those of a tenant."""
-        return Terms(
-            name, rates or self.rates, self.algorithm, self.burst, self.cold_wait, self.min_share, self.max_wait
-        )
+        return Terms(name, rates or self.rates, min_share=self.min_share, horizon=self.max_wait)
 
 
 def parse_options(name: str, given: object, **more: Any) -> LimitOptions:
@@ -59,14 +60,14 @@ def parse_options(name: str, given: object, **more: Any) -> LimitOptions:
     if TENANT in name:
         raise TaskLockError(f"a limiter's name must not contain {TENANT!r}: {name!r}", name=name)
     options: dict[str, Any] = dict(given) if isinstance(given, Mapping) else {"rates": given}
+    options |= {key: value for key, value in more.items() if key not in options or value is not None}
     for key in options:
         if key not in OPTIONS:
             near = difflib.get_close_matches(str(key).lower(), OPTIONS, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(OPTIONS)}"
             raise TaskLockError(f"the rate limit {name!r} has no option {key!r}; {hint}", name=name)
-    options |= {key: value for key, value in more.items() if value is not None}
     try:
-        return _validated(name, **options)
+        return _validated(name, **{key: value for key, value in options.items() if value is not None})
     except TaskLockError as error:
         raise TaskLockError(f"rate limit {name!r}: {error}", name=name) from None
 
@@ -75,28 +76,14 @@ def _validated(
     name: str,
     rates: object = None,
     tenants: object = None,
-    algorithm: Any = "window",
-    burst: Any = None,
     margin: Any = None,
     max_wait: object = None,
     on_unavailable: Any = "closed",
-    grace: object = 60,
-    workers: Any = None,
-    cold_start: str = "go",
     adaptive: Any = False,
 ) -> LimitOptions:
     if rates is None:
         raise TaskLockError("it needs a rate, e.g. '100/m'")
-    _check_choice("algorithm", algorithm, ALGORITHMS)
     _check_choice("on_unavailable", on_unavailable, get_args(OutagePolicy))
-    _check_choice("cold_start", cold_start, ("go", "wait"))
-    for what, value in (("burst", burst), ("workers", workers)):
-        if value is not None and (type(value) is not int or value < 1):
-            raise TaskLockError(f"{what} must be a whole number, 1 or more, not {value!r}")
-    if burst is not None and algorithm != "bucket":
-        raise TaskLockError(f"burst goes with algorithm='bucket', not {algorithm!r}")
-    if on_unavailable == "local" and workers is None:
-        raise TaskLockError("on_unavailable='local' needs workers=, the number of processes that share the limit")
     min_share = LEAST_SHARE if adaptive is True else adaptive
     if adaptive is not False and not (isinstance(min_share, float) and 0.001 <= min_share < 1):
         raise TaskLockError(f"adaptive must be True, False or the least share of the limit (0.1), not {adaptive!r}")
@@ -105,13 +92,8 @@ def _validated(
     return LimitOptions(
         rates=all_share,
         tenants=of_each,
-        algorithm=algorithm,
-        burst=burst or 0,
         max_wait=_default_max_wait(*all_share, *of_each) if max_wait is None else microseconds(max_wait, "max_wait"),
         on_unavailable=on_unavailable,
-        grace=microseconds(grace, "grace"),
-        workers=workers or 0,
-        cold_wait=cold_start == "wait",
         min_share=round(min_share * 1_000_000),
         margin=margin,
     )

@@ -90,10 +90,6 @@ class Reservation:
         """When the caller stops waiting, on this process's clock."""
         self.began = monotonic()
 
-    def switch_store(self, stored: StoredLimit) -> None:
-        """Continue in another store, with a new schedule."""
-        self.stored, self._slot_wait = stored, None
-
     @property
     def booked(self) -> bool:
         """Whether it has a slot. It has none if the call was allowed because the store is down."""

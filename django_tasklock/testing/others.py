@@ -181,7 +181,7 @@ def find(name: str) -> HeldLock | None:
 
 def _use_up(limiter: RateLimiter) -> None:
     terms = limiter.terms
-    cost = min(terms.capacity(rate) for rate in terms.rates)
+    cost = min(rate.limit for rate in terms.rates)
     while cost:  # in few requests: as much at once as the limit still allows
         try:
             limiter.book(monotonic(), cost)  # at the limit itself, not at that of a tenant

@@ -48,7 +48,7 @@ class TestLimits:
         assert 110 < body["usage"].pop("next") < 130
         assert 50 < body["usage"].pop("tail") < 70
         assert body == {
-            "name": name, "limiter": name, "tenant": None, "configured": False, "algorithm": "window",
+            "name": name, "limiter": name, "tenant": None, "configured": False,
             "rates": ["1/m", "100/d"], "state": "full", "waiting": 1, "tenants": 0, "tenants_seen": [], "history": [],
             "usage": {
                 "name": name, "used": 1,

@@ -93,7 +93,7 @@ class TestForget:
 
     def test_counts_and_what_was_heard_of_limits(self, memory: str, settings: Any) -> None:
         settings.TASKLOCK = setting("redis", LOCATION="redis://127.0.0.1:1/0")
-        outage = RateLimiter("mail", "1/m", on_unavailable="open", grace=60)
+        outage = RateLimiter("mail", "1/m", on_unavailable="open")
         outage.acquire()
         counts.count(counts.LOST, "mail")
         assert counts.pending()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import time
 from collections.abc import Iterator
@@ -159,12 +158,12 @@ class TestWaiting:
         assert call(way, limiter, "usage").used == 1000
         assert not call(way, limiter, "try_acquire")
 
-    def test_costs_in_cells(self, way):
-        limiter = RateLimiter("tokens", "90000/60s")
-        reservation = call(way, limiter, "acquire", cost=50_000)
-        assert not call(way, limiter, "try_acquire", cost=50_000)
-        call(way, reservation, "settle", 40_000)
-        assert call(way, limiter, "try_acquire", cost=50_000)
+    def test_great_costs(self, way):
+        limiter = RateLimiter("tokens", "9000/60s")
+        reservation = call(way, limiter, "acquire", cost=5_000)
+        assert not call(way, limiter, "try_acquire", cost=5_000)
+        call(way, reservation, "settle", 4_000)
+        assert call(way, limiter, "try_acquire", cost=5_000)
         assert not call(way, limiter, "try_acquire")
 
     def test_reset(self, way):
@@ -411,45 +410,14 @@ class TestCancelling:
         assert limiter.usage().windows[0].ahead == 0
 
 
-class TestAlgorithms:
-    def test_paced(self):
-        limiter, calls = RateLimiter("api", "10/0.3s", algorithm="paced", margin=0.1), []
-        for _ in range(12):
-            limiter.acquire()
-            calls.append((monotonic(), 1))
-        assert most_within(calls, 0.3) <= 10
-        reservations = [limiter.reserve().time for _ in range(10)]
-        # Never closer; who asks later than a busy machine lets it stands further away.
-        assert min((two - one).total_seconds() for one, two in itertools.pairwise(reservations)) == 0.04
-
-    def test_bucket(self):
-        limiter, calls = RateLimiter("api", "10/0.3s", algorithm="bucket", burst=4, margin=0.1), []
-        for _ in range(16):
-            limiter.acquire()
-            calls.append((monotonic(), 1))
-        assert most_within(calls, 0.3) <= 14
-        with Received(signals.rate_granted) as granted:
-            for _ in range(4):
-                RateLimiter("full", "10/h", algorithm="bucket", burst=4).acquire()
-        assert [(one["sender"], one["how"]) for one in granted] == [("full", "at_once")] * 4
-        with pytest.raises(TaskLockError, match="bucket of 4"):
-            limiter.acquire(cost=5)
-
-    def test_calls_of_one_millisecond_are_at_once(self, store, monkeypatch):
-        """Some databases count milliseconds, and the slots of one are microseconds apart."""
-        if store == "database":
-            monkeypatch.setattr(Now, f"as_{connection.vendor}", lambda *details, **more: ("1800000000000", ()))
-        with Received(signals.rate_granted) as granted:
-            for _ in range(40):
-                RateLimiter("api", "1000/h").acquire()
-        assert {(one["how"], one["wait"]) for one in granted} == {("at_once", 0.0)}
-
-    def test_a_cold_start_waits_for_a_window(self):
-        limiter = RateLimiter("api", "5/0.2s", cold_start="wait")
-        began = time.monotonic()
-        limiter.acquire()
-        assert time.monotonic() - began > 0.2
-        assert limiter.try_acquire()
+def test_calls_of_one_millisecond_are_at_once(store, monkeypatch):
+    """Some databases count milliseconds, and the slots of one are microseconds apart."""
+    if store == "database":
+        monkeypatch.setattr(Now, f"as_{connection.vendor}", lambda *details, **more: ("1800000000000", ()))
+    with Received(signals.rate_granted) as granted:
+        for _ in range(40):
+            RateLimiter("api", "1000/h").acquire()
+    assert {(one["how"], one["wait"]) for one in granted} == {("at_once", 0.0)}
 
 
 class TestDecorator:

@@ -24,7 +24,7 @@ from tests.support.stores import an_ask, granted  # noqa: E402
 
 LEASE = 3.0
 before_the_fork = TaskLock("uwsgi:import", lease=12)
-limiter = RateLimiter("uwsgi:limit", "100000/s")
+limiter = RateLimiter("uwsgi:limit", "10000/s")
 assert before_the_fork.acquire()
 limiter.acquire()
 while heartbeat._wakes_at > 1e12:  # a fork of uWSGI's in the middle of a thread's step stops the child for ever

@@ -204,7 +204,6 @@ def _make_view(name: str, terms: Terms | None, usage: RateUsage | None, tenants:
         limiter=limiter,
         tenant=tenant,
         configured=name in get_settings().RATE_LIMITS,
-        algorithm="" if terms is None else terms.algorithm,
         rates=() if terms is None else tuple(map(str, terms.rates)),
         state=_state_of(usage),
         usage=usage,
@@ -222,12 +221,7 @@ def _state_of(usage: RateUsage | None) -> LimitState:
 
 
 def _count_waiting(usage: RateUsage) -> int:
-    ahead = max(window.ahead for window in usage.windows)
-    if ahead:
-        return max(0, ahead - usage.free)
-    # Paced limiters and buckets store when the last caller may proceed, not how many precede it.
-    delay = max(0.0, usage.tail - usage.paused)
-    return max(1, *(round(delay * window.limit / window.window) for window in usage.windows)) if delay else 0
+    return max(0, max(window.ahead for window in usage.windows) - usage.free)
 
 
 def _find_pause(limit: LimitView | None, history: Sequence[Act]) -> Act | None:

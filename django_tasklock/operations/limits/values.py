@@ -53,7 +53,6 @@ class LimitView:
     """The tenant; empty: the default tenant; ``None``: a limiter without tenant."""
     configured: bool
     """True if it is in ``TASKLOCK["RATE_LIMITS"]``."""
-    algorithm: str
     rates: Sequence[str]
     """The configured rates, or those of the last caller; empty if idle."""
     state: LimitState
