@@ -21,10 +21,8 @@ from statistics import median
 
 import redis
 
-from benchmarks.cluster import running_cluster
 from benchmarks.report import Table, spread
-from benchmarks.server import Server, find_server, running_server
-from django_tasklock.backends.cluster import ClusterBackend
+from benchmarks.server import Server, find_server, running_cluster, running_server
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
@@ -99,7 +97,7 @@ def _kinds(stack: ExitStack) -> dict[str, Kind]:
     found = {
         ONE: Kind(RedisBackend(Settings(LOCATION=one.url)), [one]),
         "Sentinel": Kind(RedisBackend(Settings(LOCATION=sentinel)), [primary]),
-        "Cluster of three": Kind(ClusterBackend(Settings(LOCATION=cluster)), nodes),
+        "Cluster of three": Kind(RedisBackend(Settings(LOCATION=cluster)), nodes),
     }
     for kind in found.values():
         stack.callback(kind.store.close)

@@ -26,7 +26,8 @@ def clean(name: object, prefix: str = "") -> str:
 
     Raises ``TaskLockError`` with the reason for an invalid name.
     """
-    if type(name) is str and name.isprintable() and 0 < len(name) <= MAX_LENGTH and not name.startswith(prefix or "\0"):
+    begins = prefix or "\0", "{"  # the second as in a Redis Cluster
+    if type(name) is str and name.isprintable() and 0 < len(name) <= MAX_LENGTH and not name.startswith(begins):
         return name
     if not isinstance(name, str):
         hint = "; decode it first" if isinstance(name, bytes) else "; use e.g. f'video:{pk}'"
@@ -144,10 +145,22 @@ def clean_all(names: Iterable[object], prefix: str = "") -> str:
 
 
 def strip_prefix(name: str, prefix: str) -> str:
-    """Return the name without the prefix: with ``task_lock:``, ``task_lock:6`` and ``6`` are the same lock."""
-    while prefix and name.startswith(prefix):  # repeatedly, so that cleaning a name twice changes nothing
-        name = name[len(prefix) :]
+    """Return the name without the prefix: with ``task_lock:``, ``task_lock:6`` and ``6`` are the same lock.
+
+    In a Redis Cluster the prefix has a hash tag, and ``{task_lock}:6`` is the same lock, too.
+    """
+    tag = tagged(prefix)
+    while prefix and name.startswith((prefix, tag)):  # repeatedly, so that cleaning a name twice changes nothing
+        name = name.removeprefix(prefix).removeprefix(tag)
     return name
+
+
+def tagged(prefix: str) -> str:
+    """Return a prefix with a hash tag, which puts all keys into one slot of a Redis Cluster.
+
+    ``{task_lock}:`` for ``task_lock:``. One that has braces stays as it is.
+    """
+    return prefix if "{" in prefix or "}" in prefix else f"{{{prefix.removesuffix(':')}}}:"
 
 
 class Parameters:

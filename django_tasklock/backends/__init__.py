@@ -20,10 +20,11 @@ from django_tasklock.texts import without_password
 __all__ = ["LockStore", "get_backend", "reset", "resolve"]
 
 REDIS = "django_tasklock.backends.redis.RedisBackend"
-CLUSTER = "django_tasklock.backends.cluster.ClusterBackend"
 DATABASE = "django_tasklock.backends.database.DatabaseBackend"
-URL_SCHEMES = ("redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://")
-CLUSTER_SCHEMES = ("redis+cluster://", "rediss+cluster://")
+URL_SCHEMES = (
+    "redis://", "rediss://", "unix://", "redis+sentinel://", "rediss+sentinel://", "redis+cluster://",
+    "rediss+cluster://",
+)  # fmt: skip
 
 _preloaded = False
 current: LockStore | None = None
@@ -75,8 +76,6 @@ def resolve(settings: Settings) -> str:
     location = settings.location
     if location.startswith(URL_SCHEMES):
         return REDIS
-    if location.startswith(CLUSTER_SCHEMES):
-        return CLUSTER
     caches = getattr(django_settings, "CACHES", {})
     if location not in caches:
         known = ", ".join(sorted(map(repr, caches))) or "none"

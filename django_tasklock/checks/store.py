@@ -31,9 +31,9 @@ def is_kind(backend: LockStore, kind: str) -> bool:
 
 
 def in_redis(settings: Settings, backend: LockStore) -> bool:
-    """Return whether the locks are in a Redis to which ``LOCATION`` points."""
+    """Return whether the locks are in a database of a Redis to which ``LOCATION`` points; a Cluster has no others."""
     if is_kind(backend, "redis"):
-        return True
+        return "+cluster://" not in settings.location
     if not isinstance(settings.LOCATION, str):
         return False
     engine = str(django_settings.CACHES.get(settings.LOCATION, {}).get("BACKEND", ""))
@@ -48,13 +48,13 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
     try:
         path = resolve(settings)
         backend = get_backend()
-        if is_kind(backend, "redis"):
+        if is_kind(backend, "redis") and in_redis(settings, backend):
             from django_tasklock.backends.redis.address import database_of
 
             database_of(settings.location)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
-    if settings.REPLICAS and not (is_kind(backend, "redis") or is_kind(backend, "cluster")):
+    if settings.REPLICAS and not is_kind(backend, "redis"):
         text = f"TASKLOCK['REPLICAS'] is {settings.REPLICAS}, and {path!r} has no replicas that it could wait for."
         return [checks.Error(text, hint="Leave it out, or let LOCATION lead to Redis.", id="tasklock.E002")]
     if path.endswith(".cache.CacheBackend"):

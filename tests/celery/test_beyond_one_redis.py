@@ -20,7 +20,7 @@ from tests.support.celery_site.journal import Event, most_at_once
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import until
 from tests.support.cluster import Node, clustered
-from tests.support.cluster_acts import slot_of
+from tests.support.cluster_acts import SLOT
 from tests.support.redis_server import RedisServer
 from tests.testapp.models import Video
 
@@ -59,10 +59,9 @@ def a_majority(stack: ExitStack, folder: Path) -> Store:
 
 
 def a_cluster(stack: ExitStack, folder: Path) -> Store:
-    """Three primaries with a replica each; the one with the lock ``hold:late`` dies, when its replica has all."""
+    """Three primaries with a replica each; the one with the locks dies, when its replica has all."""
     cluster = stack.enter_context(clustered(folder / "cluster", replicas=1))
-    slot = slot_of("hold:late")
-    victim = cluster.serving(slot)
+    victim = cluster.serving(SLOT)
 
     def kill() -> None:
         assert victim.client.execute_command("WAIT", 1, 30_000) == 1

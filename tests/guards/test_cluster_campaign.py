@@ -16,7 +16,7 @@ import pytest
 from redis.exceptions import RedisError
 
 from tests.support.cluster import Cluster, Node, clustered
-from tests.support.cluster_acts import away, slot_of
+from tests.support.cluster_acts import SLOT, away
 from tests.support.guarded_campaign import WORK, outcome_of, settled
 from tests.support.stores import eventually
 from tests.support.workers import Crew
@@ -29,28 +29,27 @@ SECONDS = float(os.environ.get("TASKLOCK_TEST_CLUSTER", "6"))
 ROWS = 6
 
 
-def moves(cluster: Cluster, names: list[str], ends: float) -> int:
-    """Move slots that have locks in them, some halfway for a while."""
+def moves(cluster: Cluster, ends: float) -> int:
+    """Move the slot of the locks, sometimes halfway for a while."""
     number = 0
     while time.monotonic() < ends:
-        name = random.choice(names)
-        slot, target = slot_of(name), away(cluster, name)
-        source = cluster.begin_move(slot, target)
-        cluster.move_keys(slot, source, target, random.choice([1, 3, 100]))
+        target = away(cluster)
+        source = cluster.begin_move(SLOT, target)
+        cluster.move_keys(SLOT, source, target, random.choice([1, 3, 100]))
         time.sleep(random.choice([0.0, 0.05, 0.4]))
-        while cluster.move_keys(slot, source, target):
+        while cluster.move_keys(SLOT, source, target):
             pass
-        cluster.end_move(slot, target)
+        cluster.end_move(SLOT, target)
         number += 1
         time.sleep(random.uniform(0.0, 0.2))
     return number
 
 
-def stops(cluster: Cluster, names: list[str], ends: float) -> int:
-    """Stop a primary for a moment that is too short for it to be replaced."""
+def stops(cluster: Cluster, ends: float) -> int:
+    """Stop the primary of the locks for a moment that is too short for it to be replaced."""
     number = 0
     while time.monotonic() < ends:
-        node = cluster.serving(slot_of(random.choice(names)))
+        node = cluster.serving(SLOT)
         os.kill(node.pid, signal.SIGSTOP)
         time.sleep(random.uniform(0.05, 0.5))
         os.kill(node.pid, signal.SIGCONT)
@@ -59,15 +58,20 @@ def stops(cluster: Cluster, names: list[str], ends: float) -> int:
     return number
 
 
-def failures(cluster: Cluster, names: list[str], ends: float, lag: bool, how: signal.Signals) -> int:
-    """Fail each primary once, its replica up to date, or lagging by a second."""
+def failures(cluster: Cluster, ends: float, lag: bool, how: signal.Signals) -> int:
+    """Fail the primary of the locks again and again, its replica up to date, or lagging by a second."""
     number = 0
-    for node, replica in zip(cluster.primaries, cluster.replicas, strict=True):
+    node = cluster.serving(SLOT)
+    replica = cluster.replicas[cluster.primaries.index(node)]
+    while time.monotonic() < ends:
         if lag:
             os.kill(replica.pid, signal.SIGSTOP)
             node.client.execute_command("CLIENT", "KILL", "TYPE", "slave")
             time.sleep(0.8)
-        os.kill(node.pid, how)
+        if how is signal.SIGKILL:
+            node.kill()
+        else:
+            os.kill(node.pid, how)
         if lag:
             os.kill(replica.pid, signal.SIGCONT)
         eventually(lambda replica=replica: is_primary(replica), 30)
@@ -75,9 +79,10 @@ def failures(cluster: Cluster, names: list[str], ends: float, lag: bool, how: si
         if how is signal.SIGSTOP:
             time.sleep(0.5)
             os.kill(node.pid, signal.SIGCONT)  # it believes that it is the primary, until it hears of the other
-        if time.monotonic() > ends:
-            break
-        time.sleep(1.0)
+        else:
+            node.start()
+        eventually(lambda node=node: is_replica(node), 30)
+        node, replica = replica, node
     return number
 
 
@@ -85,6 +90,14 @@ def is_primary(node: Node) -> bool:
     """Whether it serves slots now."""
     try:
         return bool(node.client.role()[0] == b"master")
+    except RedisError:
+        return False
+
+
+def is_replica(node: Node) -> bool:
+    """Whether it follows another, and has all that this one has."""
+    try:
+        return node.client.info("replication").get("master_link_status") == "up"
     except RedisError:
         return False
 
@@ -105,12 +118,12 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: 
         time.sleep(1)
         ends = time.monotonic() + SECONDS
         if what == "moves":
-            number = moves(cluster, names, ends)
+            number = moves(cluster, ends)
         elif what == "stops":
-            number = stops(cluster, names, ends)
+            number = stops(cluster, ends)
         else:
             how = signal.SIGKILL if "kills" in what else signal.SIGSTOP
-            number = failures(cluster, names, ends, "lagging" in what, how)
+            number = failures(cluster, ends, "lagging" in what, how)
         time.sleep(1)
         until.touch()
         seen = outcome_of(workers)

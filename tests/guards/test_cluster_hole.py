@@ -16,7 +16,7 @@ from redis.exceptions import RedisError
 from django_tasklock import LockLost, StaleClaim
 from django_tasklock.types import Released
 from tests.support.cluster import Node, clustered
-from tests.support.cluster_acts import key_of, slot_of
+from tests.support.cluster_acts import SLOT, key_of
 from tests.support.guarded_campaign import settled
 from tests.support.guards import states
 from tests.support.holes import CLAIM, patiently
@@ -40,7 +40,7 @@ def test_two_hold_the_lock_one_finishes_and_the_other_is_told(crew: Crew, tmp_pa
     video = Video.objects.create()
     with clustered(tmp_path, replicas=1) as cluster:
         a, b = crew.hire_many(2, settled({"LOCATION": cluster.url, "ON_UNAVAILABLE": "raise"}))
-        victim = cluster.serving(slot_of(name))
+        victim = cluster.serving(SLOT)
         replica = cluster.replicas[cluster.primaries.index(victim)]
         os.kill(replica.pid, signal.SIGSTOP)
         victim.client.execute_command("CLIENT", "KILL", "TYPE", "slave")

@@ -73,7 +73,6 @@ ANSWERS = {"LimiterInfo", "LockInfo", "Released"}
 
 KEPT = [
     "backends.cache.CacheBackend",
-    "backends.cluster.ClusterBackend",
     "backends.database.DatabaseBackend",
     "backends.memory.MemoryBackend",
     "backends.quorum.QuorumBackend",

@@ -6,29 +6,29 @@ import threading
 import time
 from typing import Any
 
+from redis.crc import key_slot
+
 from django_tasklock import BackendUnavailable
-from django_tasklock.backends.cluster import ClusterBackend
-from django_tasklock.backends.cluster.buckets import BUCKETS, buckets_of, number_of
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Grant
 from tests.support.cluster import Cluster, Node
 from tests.support.stores import an_ask
 
-__all__ = ["Waiting", "away", "key_of", "listening", "scripts", "slot_of"]
+__all__ = ["SLOT", "Waiting", "away", "key_of", "listening", "scripts"]
 
 
-def slot_of(name: str) -> int:
-    """Where a lock lies."""
-    return buckets_of("task_lock:")[number_of(name, BUCKETS)].slot
+SLOT = key_slot(b"task_lock")
+"""Where all locks lie."""
 
 
 def key_of(name: str) -> str:
     """The key of a lock."""
-    return buckets_of("task_lock:")[number_of(name, BUCKETS)].prefix + name
+    return f"{{task_lock}}:{name}"
 
 
-def away(cluster: Cluster, name: str) -> Node:
-    """Return a node that does not serve a lock."""
-    serving = cluster.serving(slot_of(name))
+def away(cluster: Cluster) -> Node:
+    """Return a node that does not serve the locks."""
+    serving = cluster.serving(SLOT)
     return next(node for node in cluster.primaries if node is not serving)
 
 
@@ -44,7 +44,7 @@ def scripts(cluster: Cluster) -> list[int]:
 class Waiting:
     """Somebody who waits for a lock, in a thread of this process."""
 
-    def __init__(self, backend: ClusterBackend, name: str, looks: float = 1.0) -> None:
+    def __init__(self, backend: RedisBackend, name: str, looks: float = 1.0) -> None:
         self.backend = backend
         self.request = an_ask(name)
         self.looks = looks
@@ -74,7 +74,7 @@ class Waiting:
         self.thread.join(10)
 
 
-def listening(backend: ClusterBackend, cluster: Cluster, name: str) -> int:
+def listening(cluster: Cluster, name: str) -> int:
     """How many wait for the lock, in the queue, and are told when it is their turn."""
-    client = cluster.serving(slot_of(name)).client
-    return sum(int(value.split()[0]) > 0 for value in client.hvals(backend.of(name).layout.seen + name))
+    client = cluster.serving(SLOT).client
+    return sum(int(value.split()[0]) > 0 for value in client.hvals(f"{{task_lock}}#seen:{name}"))

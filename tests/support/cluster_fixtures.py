@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock.backends.cluster import ClusterBackend
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
 from tests.support.cluster import Cluster, clustered
 
@@ -26,16 +26,16 @@ def cluster(servers: Cluster) -> Cluster:
 
 
 @pytest.fixture
-def backend(cluster: Cluster) -> Iterator[ClusterBackend]:
+def backend(cluster: Cluster) -> Iterator[RedisBackend]:
     """As one process has it."""
-    found = ClusterBackend(Settings(LOCATION=cluster.url))
+    found = RedisBackend(Settings(LOCATION=cluster.url))
     yield found
     found.close()
 
 
 @pytest.fixture
-def other(cluster: Cluster) -> Iterator[ClusterBackend]:
+def other(cluster: Cluster) -> Iterator[RedisBackend]:
     """As another process has it."""
-    found = ClusterBackend(Settings(LOCATION=cluster.url))
+    found = RedisBackend(Settings(LOCATION=cluster.url))
     yield found
     found.close()

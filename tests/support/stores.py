@@ -47,7 +47,7 @@ _STORES = {
     "cache-filebased": ("cache.CacheBackend", "filebased"),  # no lock: for tests of the tests
     "memory": ("memory.MemoryBackend", "default"),
     "sentinel": ("redis.RedisBackend", None),
-    "cluster": ("cluster.ClusterBackend", None),
+    "cluster": ("redis.RedisBackend", None),
 }
 ALL = ("redis", "database", "cache-django-redis", "cache-core-redis", "memory")
 LAPSING = ("redis", "database", "cache-django-redis", "memory")  # one cache will do where each test takes it a second

@@ -9,6 +9,8 @@ from typing import Any
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
+from django_tasklock.backends.redis.cluster import is_cluster
+from django_tasklock.backends.redis.cluster_async import ClusterConnections
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, packed_arguments
 from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
@@ -18,6 +20,7 @@ from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
 from django_tasklock.conf import Settings, expiring
+from django_tasklock.names import tagged
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 __all__ = ["RedisBackend"]
@@ -83,9 +86,11 @@ class RedisBackend(QueueStore, LockStore):
 
     def __init__(self, settings: Settings, connections: Connections | None = None) -> None:
         self.location = settings.location
-        self.layout = Layout(settings.prefix)
+        clustered = is_cluster(settings.location)
+        self.layout = Layout(tagged(settings.prefix) if clustered else settings.prefix)
         self._keys = lru_cache(CACHED_NAMES)(self.layout.keys)
-        self._connections = connections or OneServer(settings.location, self.layout, settings.REPLICAS)
+        kind = ClusterConnections if clustered else OneServer
+        self._connections = connections or kind(settings.location, self.layout, settings.REPLICAS)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
         self.permits = RedisPermits(self)

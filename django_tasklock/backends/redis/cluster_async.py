@@ -1,4 +1,4 @@
-"""Requests of coroutines to the nodes that serve slots: ``backends.redis.wire_async`` for each node and event loop."""
+"""Requests of coroutines to the node that serves the slot: ``backends.redis.wire_async`` for each event loop."""
 
 from __future__ import annotations
 
@@ -9,20 +9,34 @@ from typing import Any
 
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
-from django_tasklock.backends.cluster.course import Course, guarded
-from django_tasklock.backends.cluster.nodes import Node, Nodes
 from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.cluster import ClusterSubscribers, ClusterWire, Course, Node, Nodes, guarded
 from django_tasklock.backends.redis.errors import unavailable
+from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.shared import Subscription
 
 
-class SlotAio:
-    """Runs packed scripts, and subscribes, at the node that serves one slot, for the coroutines of this process."""
+class ClusterConnections:
+    """The connections of a ``RedisBackend`` to a Redis Cluster."""
 
-    def __init__(self, nodes: Nodes, slot: int, acknowledged: Acknowledged | None) -> None:
+    def __init__(self, location: str, layout: Layout, replicas: int = 0) -> None:
+        acknowledged = Acknowledged(replicas) if replicas else None
+        self._nodes = Nodes(location, layout)
+        self.wire = ClusterWire(self._nodes, acknowledged)
+        self.subscribers = ClusterSubscribers(self._nodes)
+        self.aio = ClusterAio(self._nodes, acknowledged)
+
+    def close(self) -> None:
+        """Close the connections of the threads, and those in use when they are put back."""
+        self._nodes.close()
+
+
+class ClusterAio:
+    """Runs packed scripts, and subscribes, at the node that serves the slot, for the coroutines of this process."""
+
+    def __init__(self, nodes: Nodes, acknowledged: Acknowledged | None) -> None:
         self._nodes = nodes
-        self._slot = slot
         self.acknowledged = acknowledged
         self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
         self.grant = self.call if acknowledged is None else self._grant
@@ -54,7 +68,7 @@ class SlotAio:
                     reply = await ask(script.by_body + tail)
                 return reply, course is not None and course.doubt
             except (RedisError, OSError) as error:
-                course = course or Course(self._nodes, self._slot, began, again)
+                course = course or Course(self._nodes, began, again)
                 pause = course.delay_after(error, node, sent)
             if node is not None and course.looks is not None:
                 node.aio.wire.retire()
@@ -64,13 +78,10 @@ class SlotAio:
     async def _node(self) -> Node:
         if not self._nodes.known:
             await asyncio.to_thread(self._nodes.look, monotonic())
-        return self._nodes.of(self._slot)
+        return self._nodes.serving()
 
     def _listening(self, use: Callable[[Node], Any]) -> Any:
-        try:
-            return use(self._nodes.of(self._slot)) if self._nodes.known else None
-        except (RedisError, OSError):  # no node serves the slot now: the request that follows will raise the error
-            return None
+        return use(self._nodes.serving()) if self._nodes.known else None
 
     def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription at the node that serves the slot, if there is one."""
