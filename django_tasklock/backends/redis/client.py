@@ -1,0 +1,225 @@
+"""Scripts on connections of redis-py's that are used directly: its own client and pool cost more than a command.
+
+A connection is taken from a stack for one exchange and put back only if the exchange was complete, so an exception in
+the middle (a soft time limit, for example) never leaves an unread reply for the next user. redis-py's pool takes back
+any connection, also one that was interrupted while it was being opened, for example before its ``SELECT``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import encodings.idna  # noqa: F401  # the first host lookup would import it, again in each forked child
+import socket
+from collections import deque
+from collections.abc import Callable, Sequence
+from time import monotonic
+from typing import Any, Generic, TypeVar
+
+import redis
+from redis.exceptions import NoScriptError, RedisError
+
+from django_tasklock.backends.contract.refusals import FULL
+from django_tasklock.backends.redis.errors import MISTAKES, NotConnected, is_final, unavailable, was_answered
+from django_tasklock.backends.redis.location import pools
+from django_tasklock.backends.redis.script import Script
+
+T = TypeVar("T")
+
+MAX_IDLE = 16  # idle connections kept
+MAX_IDLE_SECONDS = 60.0  # after which an unused connection is closed
+RESTED = 0.005
+"""Seconds idle after which a connection is checked before it is used: a server that was restarted has closed it, and
+a command that is not sent on a dead connection need not be sent twice."""
+HANDSHAKE_TIMEOUT = 0.1  # seconds to wait for what a server says before the client has sent anything
+
+
+class Idle(Generic[T]):
+    """A stack of idle connections: the last one in is reused first, so that surplus ones grow old and are closed."""
+
+    def __init__(self, close: Callable[[T], None], most: int = MAX_IDLE) -> None:
+        self._close = close
+        self._max_idle = most
+        self._kept: deque[tuple[T, float]] = deque()
+
+    def __len__(self) -> int:
+        return len(self._kept)
+
+    def take(self) -> tuple[T, float] | None:
+        """Take an idle connection, and the time at which it was put back (monotonic)."""
+        try:
+            return self._kept.pop()
+        except IndexError:  # also when another thread was faster
+            return None
+
+    def keep(self, one: T) -> None:
+        """Put a connection back."""
+        now = monotonic()
+        kept = self._kept
+        kept.append((one, now))
+        try:
+            if len(kept) > self._max_idle or kept[0][1] < now - MAX_IDLE_SECONDS:
+                self._close(kept.popleft()[0])
+        except IndexError:  # other threads were faster
+            pass
+
+    def clear(self) -> None:
+        """Close all idle connections."""
+        while (found := self.take()) is not None:
+            self._close(found[0])
+
+    def close(self) -> None:
+        """Close all idle connections, and from now on each one that is put back."""
+        self._max_idle = 0  # first, because another thread may be in keep(), which puts back before it checks this
+        self.clear()
+
+
+class Client:
+    """Runs scripts at one server, for the threads of this process. ``pool``: how to connect to it."""
+
+    def __init__(self, pool: redis.ConnectionPool) -> None:
+        self._pool = pool
+        self._idle: Idle[Any] = Idle(throw_away)
+
+    def run(
+        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
+    ) -> tuple[Any, bool]:
+        """Run ``script``; return its reply, and whether an earlier attempt may have been executed too.
+
+        ``again=False`` is for a script that must not be executed twice: it is sent again only
+        if the first attempt cannot have been executed. Raises ``BackendUnavailable`` after two
+        attempts, each bounded by ``location.TIMEOUT``.
+        """
+        doubt = False
+        try:
+            connection = self.take()
+            doubt = True
+            return self.exchange(connection, script, keys, args), False
+        except (RedisError, OSError) as error:
+            doubt = doubt and not was_answered(error)
+            if is_final(error) or (doubt and not again):
+                raise unavailable(error, doubt) from error
+        self.clear()  # the idle connections are as old as the one that failed
+        sent = False
+        try:
+            connection = self.take()
+            sent = True
+            return self.exchange(connection, script, keys, args), doubt
+        except (RedisError, OSError) as error:
+            raise unavailable(error, doubt or (sent and not was_answered(error))) from error
+
+    def exchange(
+        self, connection: Any, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = ()
+    ) -> Any:
+        """Run ``script`` once on a connection from ``take``, and put that back, or close it if it failed.
+
+        Raises redis-py's errors, and ``OSError``.
+        """
+        try:
+            try:
+                reply = ask(connection, "EVALSHA", script.sha, len(keys), *keys, *args)
+            except NoScriptError:
+                reply = ask(connection, "EVAL", script.body, len(keys), *keys, *args)
+        except BaseException as error:
+            if isinstance(error, Exception) and is_final(error):
+                self.keep(connection)
+            else:
+                throw_away(connection)
+            raise
+        self._idle.keep(connection)
+        return reply
+
+    def take(self) -> Any:
+        """Return an open connection of redis-py's for exclusive use. Raises redis-py's errors, and ``OSError``."""
+        while (found := self._idle.take()) is not None:
+            connection, since = found
+            if monotonic() - since < RESTED or is_quiet(connection):
+                return connection
+            throw_away(connection)
+        return connect(self._pool)
+
+    def keep(self, connection: Any) -> None:
+        """Put back a connection that has no reply pending. It is closed if ``close`` was called."""
+        self._idle.keep(connection)
+
+    def clear(self) -> None:
+        """Close every idle connection."""
+        self._idle.clear()
+
+    def close(self) -> None:
+        """Close every idle connection, and those in use when they are put back. Each later request opens one."""
+        self._idle.close()
+
+
+def ask(connection: Any, *words: str | bytes | int) -> Any:
+    """Send one command and return its reply. Raises redis-py's errors, also for an error reply."""
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    return connection.read_response(disable_decoding=True)
+
+
+def is_quiet(connection: Any) -> bool:
+    """Tell whether a connection is open and has nothing left to read."""
+    try:
+        return not connection.can_read(0)
+    except (RedisError, OSError, ValueError):  # ValueError: it was closed on this side
+        return False
+    except BaseException:
+        throw_away(connection)
+        raise
+
+
+def connect(pool: redis.ConnectionPool) -> Any:
+    """Return a new connection, authenticated, its database selected. No other connection is left open, nor any after an
+    interruption. Raises redis-py's errors, and ``OSError``.
+    """
+    try:
+        return _connect(pool)
+    except MISTAKES as error:
+        raise NotConnected(error) from error
+
+
+def _connect(pool: redis.ConnectionPool) -> Any:
+    connection: Any = pool.make_connection()
+    try:
+        try:
+            connection.connect()
+        finally:
+            for sentinels in pools(pool)[1:]:  # rarely needed again, and one of them may have been interrupted
+                sentinels.disconnect(inuse_connections=False)
+    except BaseException as error:
+        throw_away(connection)
+        if _lost_in_handshake(error) and _is_full(connection, error):
+            raise redis.ConnectionError(FULL) from error
+        raise
+    return connection
+
+
+def throw_away(connection: Any) -> None:
+    """Close a connection, ignoring errors."""
+    with contextlib.suppress(RedisError, OSError):
+        connection.disconnect()
+
+
+def _lost_in_handshake(error: BaseException) -> bool:
+    """Tell whether a connection was established, and lost before the handshake was complete."""
+    return type(error) is redis.ConnectionError and " connecting to " not in str(error)
+
+
+def _is_full(connection: Any, error: BaseException) -> bool:
+    """Tell whether ``error``, raised while connecting, means that the server accepts no more clients.
+
+    The server sends that and closes; if the client has sent anything by then, the message is lost
+    with the connection. So connect once more, and only read.
+    """
+    if FULL in str(error):
+        return True
+    try:
+        if path := getattr(connection, "path", ""):
+            probe = socket.socket(socket.AF_UNIX)
+            probe.settimeout(HANDSHAKE_TIMEOUT)
+            probe.connect(path)
+        else:
+            probe = socket.create_connection((connection.host, connection.port), HANDSHAKE_TIMEOUT)
+        with probe:
+            return FULL.encode() in probe.recv(256)
+    except OSError:
+        return False
