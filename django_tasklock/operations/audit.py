@@ -64,16 +64,12 @@ def audited(by: Actor, action: str, name: str, reason: str, object_id: str = "")
             isinstance(error, BackendUnavailable) and error.doubt
         )
         if attempt.partial_outcome or not refused:
-            parts = [object_id, attempt.partial_outcome, interrupted_outcome(error)]
+            broken_off = f"broken off ({type(error).__name__}): look whether it was done"
+            parts = [object_id, attempt.partial_outcome, broken_off]
             record_acts(by, [NewEntry(attempt.name, action, reason, "; ".join(filter(None, parts)))])
         raise
     if attempt.outcome:
         record_acts(by, [NewEntry(attempt.name, action, reason, attempt.outcome)])
-
-
-def interrupted_outcome(error: BaseException) -> str:
-    """Return the outcome of an act that ``error`` has interrupted."""
-    return f"broken off ({type(error).__name__}): look whether it was done"
 
 
 def record_acts(by: Actor, entries: Iterable[NewEntry]) -> None:

@@ -33,6 +33,7 @@ from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kin
 from django_tasklock.operations.sweep.restoring import RowRestorer
 from django_tasklock.operations.sweep.rows import RowSweep
 from django_tasklock.operations.sweep.runs import record_run
+from django_tasklock.operations.sweep.stream import sweep_twice
 from django_tasklock.operations.values import Actor
 
 __all__ = ["PAUSE", "Finding", "FindingOutcome", "Kind", "SweepReport", "Tally", "sweep"]
@@ -110,7 +111,7 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
         log.record_left_out(f"the index of locks: {listing_problem}")
     else:
         _forget_expired(backend, options)
-        LockSweep(backend, guards, restorer, options, log).run()
+        sweep_twice(LockSweep(backend, guards, restorer, options, log), log, options.pause)
     if options.timed_out:
         return
     if options.age is not None:
@@ -118,7 +119,8 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
     elif not backend.across_processes:
         log.record_left_out(f"claimed rows without a lock: {ONE_PROCESS_ONLY}")
     else:
-        RowSweep(backend, not listing_problem, guards, restorer, options, log).run()
+        rows = RowSweep(backend, not listing_problem, guards, restorer, options, log)
+        sweep_twice(rows, log, options.pause)
     if options.models:
         log.record_left_out("messages: they do not tell their model")
     elif not options.prefix:  # most of these messages have no lock

@@ -18,7 +18,7 @@ from django_tasklock.operations.sweep.guards import Guards, NamedRow
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, Suspect, SweepLog
 from django_tasklock.operations.sweep.restoring import RestoreResult, RowRestorer
-from django_tasklock.operations.sweep.stream import PAGE_SIZE, batches, live_locks, sweep_twice
+from django_tasklock.operations.sweep.stream import PAGE_SIZE, batches, live_locks
 from django_tasklock.types import Record
 
 MIN_RENEWAL = 1000
@@ -51,18 +51,15 @@ class LockSweep:
     options: SweepOptions
     log: SweepLog
 
-    def run(self) -> None:
-        """Check twice, and act on what the second look confirms."""
-        sweep_twice(self._find(), self._confirm, self._act, self.log, self.options.pause)
-
-    def _find(self) -> Iterator[Suspect[Held]]:
+    def find(self) -> Iterator[Suspect[Held]]:
+        """Yield locks of dead processes and those without expiry."""
         for page in live_locks(self.backend):
             if self.options.timed_out:
                 return
             self.log.looked_at["locks"] += len(page)
             yield from filter(None, map(suspect_of, filter(self.options.matches, page)))
 
-    def _confirm(self, batch: list[Suspect[Held]]) -> Iterator[tuple[Suspect[Held], Suspect[Held] | None]]:
+    def confirm(self, batch: list[Suspect[Held]]) -> Iterator[tuple[Suspect[Held], Suspect[Held] | None]]:
         """Yield each suspect with its present state, and the row of its lock."""
         for suspects in batches(batch, PAGE_SIZE):
             records = [self.backend.get(suspect.found.record.name) for suspect in suspects]
@@ -74,7 +71,8 @@ class LockSweep:
                 else:
                     yield suspect, replace(current, found=Held(record, named_rows.get(current.row)))
 
-    def _act(self, suspect: Suspect[Held]) -> Finding:
+    def act(self, suspect: Suspect[Held]) -> Finding:
+        """Give a lock a TTL; or release it, and restore its row."""
         if suspect.kind is Kind.NO_EXPIRY:
             return self._set_expiry(suspect)
         record, named_row = suspect.found

@@ -25,7 +25,7 @@ def sweep_messages(options: SweepOptions, log: SweepLog) -> None:
             if messages.problem:
                 log.record_left_out(f"messages of dead workers: {messages.problem}")
                 return
-            _MessageSweep(messages, options, log).run()
+            sweep_twice(_MessageSweep(messages, options, log), log, options.pause)
     except BackendUnavailable as error:
         log.record_left_out(f"messages of dead workers: {error}")
 
@@ -40,10 +40,11 @@ class _MessageSweep:
         self.over: dict[str, float] = {}
         """How long the lease of each message has been over, in seconds."""
 
-    def run(self) -> None:
+    def find(self) -> Iterator[Suspect[str]]:
+        """Yield the messages whose lease is over."""
         self.over = self.messages.find((self.options.age or 0) / 1000)
         self.log.looked_at["messages"] += len(self.over)
-        sweep_twice(map(self._suspect, self.over), self._confirm, self._act, self.log, self.options.pause)
+        yield from map(self._suspect, self.over)
 
     def _suspect(self, tag: str) -> Suspect[str]:
         described = self.messages.describe(tag)
@@ -51,14 +52,15 @@ class _MessageSweep:
         why = f"its lease has been over for {self.over[tag]:.0f} s, and no worker renews it"
         return Suspect(Kind.LAPSED, why, tag, holder=holder)
 
-    def _confirm(self, batch: list[Suspect[str]]) -> Iterator[tuple[Suspect[str], Suspect[str] | None]]:
+    def confirm(self, batch: list[Suspect[str]]) -> Iterator[tuple[Suspect[str], Suspect[str] | None]]:
         """Yield each suspect; with ``None`` if a worker renewed it, or puts such messages back itself."""
         over = {suspect.found: self.over[suspect.found] for suspect in batch}
         confirmed = self.messages.confirm(over, dry_run=self.options.dry_run)
         for suspect in batch:
             yield suspect, suspect if suspect.found in confirmed else None
 
-    def _act(self, suspect: Suspect[str]) -> Finding:
+    def act(self, suspect: Suspect[str]) -> Finding:
+        """Put a message back into its queue."""
         described = self.messages.describe(suspect.found)
         if described is None:
             return suspect.finding(FindingOutcome.CHANGED, "it was acknowledged just now")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import enum
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeVar
 
 from django.utils.translation import gettext_lazy as _, ngettext
 
-from django_tasklock.operations.audit import NewEntry, interrupted_outcome, record_acts
+from django_tasklock.operations.audit import NewEntry, record_acts
 from django_tasklock.operations.sweep.restoring import RestoreResult
 from django_tasklock.operations.values import Actor
 
@@ -212,18 +211,6 @@ class SweepLog:
     def record_left_out(self, why: str) -> None:
         """Record, once, what could not be checked."""
         self.left_out[why] = None
-
-    @contextmanager
-    def audit_interruption(self, suspect: Suspect[Any]) -> Iterator[None]:
-        """Note for the audit trail that the block, which acts on a suspect, was interrupted, if it is."""
-        try:
-            yield
-        except BaseException as error:
-            if not self.dry_run:
-                reason = f"{suspect.kind}: {suspect.why}"
-                name = suspect.name or suspect.row or suspect.holder
-                self._entries.append(NewEntry(name, "sweep", reason, interrupted_outcome(error)))
-            raise
 
     def write_audit_entries(self) -> None:
         """Write the actions since the last call to the audit trail."""

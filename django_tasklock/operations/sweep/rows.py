@@ -17,7 +17,7 @@ from django_tasklock.operations.sweep.guards import Guards, claimable_state, fin
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, Suspect, SweepLog
 from django_tasklock.operations.sweep.restoring import RowRestorer
-from django_tasklock.operations.sweep.stream import BATCH_SIZE, batches, live_locks, sweep_twice
+from django_tasklock.operations.sweep.stream import BATCH_SIZE, batches, live_locks
 
 AMBIGUOUS = "several guards claim rows like this, and put them back differently"
 CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
@@ -43,7 +43,11 @@ class Claimed(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RowSweep:
-    """The part of a sweep that checks claimed rows."""
+    """The part of a sweep that checks claimed rows.
+
+    A row is read before its lock: a holder acquires the lock before it claims the row, and releases it after it has
+    closed the row.
+    """
 
     backend: LockStore
     can_list: bool
@@ -53,15 +57,8 @@ class RowSweep:
     options: SweepOptions
     log: SweepLog
 
-    def run(self) -> None:
-        """Check twice, and act on what the second look confirms.
-
-        A row is read before its lock: a holder acquires the lock before it claims the row, and releases it after it has
-        closed the row.
-        """
-        sweep_twice(self._find(), self._confirm, self._act, self.log, self.options.pause)
-
-    def _find(self) -> Iterator[Suspect[Claimed]]:
+    def find(self) -> Iterator[Suspect[Claimed]]:
+        """Yield claimed rows without a live lock."""
         for batch in batches(self._claimed_rows(), BATCH_SIZE):
             for claimed in self._without_lock(batch):
                 name = claimed.names[0] if claimed.names_complete and len(claimed.names) == 1 else ""
@@ -93,7 +90,7 @@ class RowSweep:
             if not options.prefix or any(name.startswith(options.prefix) for name in claimed.names):
                 yield claimed
 
-    def _confirm(self, batch: list[Suspect[Claimed]]) -> Iterator[tuple[Suspect[Claimed], Suspect[Claimed] | None]]:
+    def confirm(self, batch: list[Suspect[Claimed]]) -> Iterator[tuple[Suspect[Claimed], Suspect[Claimed] | None]]:
         """Yield each suspect; with ``None`` if its row has changed, or it has a live lock now."""
         unchanged = _select_unchanged([suspect.found for suspect in batch])
         abandoned = self._without_lock([one for one in unchanged if self._is_free_by_name(one)])
@@ -118,7 +115,8 @@ class RowSweep:
             locked_rows |= keys.intersection(map(self.guards.resolve_guarded_row, page))
         return [one for one in rows if one.row.token not in live_tokens and one.keys.isdisjoint(locked_rows)]
 
-    def _act(self, suspect: Suspect[Claimed]) -> Finding:
+    def act(self, suspect: Suspect[Claimed]) -> Finding:
+        """Restore a row, if its guards agree how, and no lock of another name can be its own."""
         model, guards, row, names, names_complete = suspect.found
         if not are_equivalent(guards):
             return suspect.finding(FindingOutcome.KEPT, AMBIGUOUS)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.queries import Query
@@ -19,25 +19,28 @@ BATCH_SIZE = 10_000
 """Suspects that share one pause, and one reading of the index."""
 
 
-def sweep_twice(
-    suspects: Iterable[Suspect[T]],
-    confirm: Callable[[list[Suspect[T]]], Iterable[tuple[Suspect[T], Suspect[T] | None]]],
-    act: Callable[[Suspect[T]], Finding],
-    log: SweepLog,
-    pause: float,
-) -> None:
-    """Act on each suspect that is still one at a second look, ``pause`` seconds after the first.
+class Finder(Protocol[T]):
+    """One class of what may be left behind: what to look for, and what to do about it."""
 
-    ``confirm``: return each suspect with what the second look found; ``None``: nothing, or something else.
-    """
-    for batch in batches(suspects, BATCH_SIZE):
+    def find(self) -> Iterator[Suspect[T]]:
+        """Yield what looks left behind: the first look."""
+
+    def confirm(self, batch: list[Suspect[T]]) -> Iterator[tuple[Suspect[T], Suspect[T] | None]]:
+        """Yield each suspect with what the second look found; ``None``: nothing, or something else."""
+
+    def act(self, suspect: Suspect[T]) -> Finding:
+        """Put a confirmed suspect right, unless it has changed since, and return what came of it."""
+
+
+def sweep_twice(finder: Finder[T], log: SweepLog, pause: float) -> None:
+    """Act on each suspect that is still one at a second look, ``pause`` seconds after the first."""
+    for batch in batches(finder.find(), BATCH_SIZE):
         sleep(pause)
-        for suspect, confirmed in confirm(batch):
+        for suspect, confirmed in finder.confirm(batch):
             if confirmed is None:
                 log.add(suspect.finding(FindingOutcome.CHANGED, "it was no longer so at the second check"))
-                continue
-            with log.audit_interruption(confirmed):
-                log.add(act(confirmed))
+            else:
+                log.add(finder.act(confirmed))
         log.write_audit_entries()
 
 
