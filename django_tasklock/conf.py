@@ -101,10 +101,6 @@ class Settings:
     METRICS: bool = True
     """Whether what happens to locks and limiters is counted, by kind."""
 
-    REPLICAS: int = 0
-    """How many Redis replicas have to acknowledge an acquired lock or permit; without them it is released again. See
-    docs/sentinel.md for what that does not promise."""
-
     @property
     def prefix(self) -> str:
         """The prefix of all names in the store, which no tenant changes."""
@@ -244,8 +240,6 @@ def _not_a_dict(given: object) -> list[tuple[str, str]]:
 
 
 def _wrong(key: str, value: object) -> str:
-    if key == "REPLICAS":
-        return "" if type(value) is int and 0 <= value <= 100 else "must be a whole number from 0 to 100"
     if key in ("API_KEY_IN_QUERY", "METRICS"):
         return "" if isinstance(value, bool) else "must be True or False"
     if key == "AUDIT_DAYS":

@@ -41,7 +41,7 @@ def in_redis(settings: Settings, backend: LockStore) -> bool:
 
 
 def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E002: an invalid store, or no replicas to wait for. E003, W001: an unsuitable cache. W002: one process."""
+    """Report E002: an invalid store. E003, W001: an unsuitable cache. W002: one process."""
     settings = valid_settings()
     if settings is None:
         return []  # reported as E001
@@ -54,9 +54,6 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
             database_of(settings.location)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
-    if settings.REPLICAS and not is_kind(backend, "redis"):
-        text = f"TASKLOCK['REPLICAS'] is {settings.REPLICAS}, and {path!r} has no replicas that it could wait for."
-        return [checks.Error(text, hint="Leave it out, or let LOCATION lead to Redis.", id="tasklock.E002")]
     if path.endswith(".cache.CacheBackend"):
         from django_tasklock.backends.cache import weakness
 

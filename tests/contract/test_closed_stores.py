@@ -6,14 +6,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from redis.connection import AbstractConnection
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.redis import pool, wire
+from django_tasklock.backends.redis import client, wire
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.stores import BEYOND, QUEUEING, an_ask, clear, granted, make, new_token, stores
 from tests.support.twins import thread_of
@@ -70,15 +69,15 @@ def during_requests(patched: pytest.MonkeyPatch, work: Callable[[], object]) -> 
     """Let ``work`` be done when a request was sent, and before its connection is put back."""
 
     def followed(method: Callable[..., Any]) -> Callable[..., Any]:
-        def run(link: wire.Link, packed: bytes) -> Any:
-            result = method(link, packed)
+        def run(connection: Any, *words: Any) -> Any:
+            result = method(connection, *words)
             work()
             return result
 
         return run
 
-    for verb in ("ask", "send"):
-        patched.setattr(wire.Link, verb, followed(getattr(wire.Link, verb)))
+    patched.setattr(client, "ask", followed(client.ask))
+    patched.setattr(wire.Link, "send", followed(wire.Link.send))
 
 
 def test_a_request_that_was_sent_before(
@@ -123,8 +122,7 @@ def test_a_connection_that_is_being_put_back(
             backend.close()
         return time.monotonic()
 
-    monkeypatch.setattr(wire, "monotonic", monotonic)
-    monkeypatch.setattr(pool, "time", SimpleNamespace(monotonic=monotonic))
+    monkeypatch.setattr(client, "monotonic", monotonic)
     backend.get(NAME)
     assert met
     assert not still_open(opened)

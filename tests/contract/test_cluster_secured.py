@@ -140,25 +140,3 @@ def stopped_replica(cluster: Cluster) -> Iterator[None]:
         yield
     finally:
         os.kill(replica.pid, signal.SIGCONT)
-
-
-@TWINS
-def test_replicas(secured: Secured, cluster: Cluster, configure: Any, way: str) -> None:
-    """What the replica of its node has not acknowledged is given back."""
-    configure(LOCATION=secured.url(), REPLICAS=1)
-    node = cluster.serving(SLOT)
-
-    def granted() -> bool:
-        lock = TaskLock(NAMES[0], lease=30, on_unavailable="raise")
-        try:
-            assert call(way, lock, "acquire")
-        except BackendUnavailable:  # a replica that is slow to come to itself
-            return False
-        return bool(call(way, lock, "release"))
-
-    eventually(granted, 30)
-    with stopped_replica(cluster):
-        with pytest.raises(BackendUnavailable, match=r"0 of the 1 replicas that TASKLOCK\['REPLICAS'\]"):
-            call(way, TaskLock(NAMES[0], on_unavailable="raise"), "acquire")
-        eventually(lambda: node.client.get(key_of(NAMES[0])) is None)
-    eventually(granted, 30)

@@ -20,8 +20,8 @@ from django_tasklock import (
     release_task_lock,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.wire import RESTED, Link
+from django_tasklock.backends.redis import RedisBackend, client
+from django_tasklock.backends.redis.client import RESTED
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released, Renewal, RenewalResult, monotonic
 from tests.support.proxy import Proxy, scripts
@@ -148,13 +148,13 @@ def test_a_time_limit_in_mid_exchange_mixes_no_replies_up(
 ) -> None:
     """The interrupted reply is not taken for the next one, and the lock it granted is free again."""
     get_backend().get(name)  # so that there is an idle connection to spoil
-    read = Link.ask
+    read = client.ask
 
     def interrupted(*args: Any, **kwargs: Any) -> Any:
-        monkeypatch.setattr(Link, "ask", read)
+        monkeypatch.setattr(client, "ask", read)
         raise TimeLimit
 
-    monkeypatch.setattr(Link, "ask", interrupted)
+    monkeypatch.setattr(client, "ask", interrupted)
     with pytest.raises(TimeLimit):
         TaskLock(name).acquire()
     assert get_backend().get(name) is None

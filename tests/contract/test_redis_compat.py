@@ -182,7 +182,7 @@ def test_two_aliases_with_one_url_share_no_connection(
     with TaskLock(name) as lock:
         connection = get_backend().wire.take()
         get_backend().wire.keep(connection)
-        ours = connection.socket.getsockname()
+        ours = connection._sock.getsockname()
         caches["locks"].get("something")
         caches["locks"].close()
         assert "{}:{}".format(*ours) in {found["addr"] for found in database(0).client_list()}

@@ -23,9 +23,9 @@ import redis
 from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.threads import MOST
-from django_tasklock.backends.redis import RedisBackend, pool, wire
+from django_tasklock.backends.redis import RedisBackend, client
+from django_tasklock.backends.redis.client import MAX_IDLE, Idle
 from django_tasklock.backends.redis.location import TIMEOUT
-from django_tasklock.backends.redis.pool import MAX_IDLE, Idle
 from django_tasklock.backends.redis.shared import SharedConnection
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant
@@ -36,7 +36,7 @@ from tests.support.stores import an_ask, eventually, granted, new_token
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
-REDIS_PY = str(Path(redis.__file__).parent), wire.__file__
+REDIS_PY = str(Path(redis.__file__).parent), client.__file__
 DATABASE = 3
 
 
@@ -226,7 +226,7 @@ def test_connections_that_are_idle_for_long_are_closed(monkeypatch: pytest.Monke
     for one in "abc":
         idle.keep(one)
     assert idle.take() is not None
-    monkeypatch.setattr(pool, "MAX_IDLE_SECONDS", -1.0)
+    monkeypatch.setattr(client, "MAX_IDLE_SECONDS", -1.0)
     idle.keep("c")
     idle.keep("d")
     assert closed == ["a", "b"], "one at a time, the oldest first"

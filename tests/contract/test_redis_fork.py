@@ -31,7 +31,7 @@ def end():
     backend.get(name)
     connection = backend.wire.take()
     backend.wire.keep(connection)
-    return connection.socket.getsockname()
+    return connection._sock.getsockname()
 
 def busy(kind):
     "Verbs whose replies would be wrong if somebody else read them, or theirs were read here."

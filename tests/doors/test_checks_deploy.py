@@ -124,11 +124,6 @@ class TestRedis:
         (message,) = found("E005")
         assert "read only replica" in message.msg
 
-    def test_e005_too_few_replicas(self, running, settings):
-        settings.TASKLOCK = {**settings.TASKLOCK, "REPLICAS": 1}
-        (message,) = found("E005")
-        assert "0 of the 1 replicas that TASKLOCK['REPLICAS'] demands" in message.msg
-
     def test_a_full_memory_does_not_keep_us_from_locking(self, running):
         running.config_set("maxmemory", 1)
         found()

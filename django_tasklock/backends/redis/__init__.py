@@ -90,7 +90,7 @@ class RedisBackend(QueueStore, LockStore):
         self.layout = Layout(tagged(settings.prefix) if clustered else settings.prefix)
         self._keys = lru_cache(CACHED_NAMES)(self.layout.keys)
         kind = ClusterConnections if clustered else OneServer
-        self._connections = connections or kind(settings.location, self.layout, settings.REPLICAS)
+        self._connections = connections or kind(settings.location, self.layout)
         self._wire: Asking | None = None
         self._aio = self._connections.aio
         self.permits = RedisPermits(self)
@@ -115,7 +115,7 @@ class RedisBackend(QueueStore, LockStore):
         return self._connections.subscribers
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.answer(request, (self._wire or self.wire).grant(*self._acquire_command(request))[0])
+        return self.answer(request, (self._wire or self.wire).call(*self._acquire_command(request))[0])
 
     def _acquire_command(self, request: AcquireRequest) -> tuple[Script, bytes]:
         """Return ``acquire.lua`` with its keys and arguments."""

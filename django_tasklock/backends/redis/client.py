@@ -116,9 +116,15 @@ class Client:
         """
         try:
             try:
-                reply = ask(connection, "EVALSHA", script.sha, len(keys), *keys, *args)
+                if isinstance(keys, bytes):
+                    reply = ask(connection, [script.by_digest + keys])
+                else:
+                    reply = ask(connection, "EVALSHA", script.sha, len(keys), *keys, *args)
             except NoScriptError:
-                reply = ask(connection, "EVAL", script.body, len(keys), *keys, *args)
+                if isinstance(keys, bytes):
+                    reply = ask(connection, [script.by_body + keys])
+                else:
+                    reply = ask(connection, "EVAL", script.body, len(keys), *keys, *args)
         except BaseException as error:
             if isinstance(error, Exception) and is_final(error):
                 self.keep(connection)
@@ -127,6 +133,10 @@ class Client:
             raise
         self._idle.keep(connection)
         return reply
+
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
+        """Do what ``run`` does, with encoded keys and arguments."""
+        return self.run(script, tail, again=again)  # type: ignore[arg-type]
 
     def take(self) -> Any:
         """Return an open connection of redis-py's for exclusive use. Raises redis-py's errors, and ``OSError``."""
@@ -158,9 +168,10 @@ class Client:
         self._idle.close()
 
 
-def ask(connection: Any, *words: str | bytes | int) -> Any:
+def ask(connection: Any, *words: Any) -> Any:
     """Send one command and return its reply. Raises redis-py's errors, also for an error reply."""
-    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    packed = words[0] if isinstance(words[0], list) else connection.pack_command(*words)
+    connection.send_packed_command(packed, check_health=False)
     return connection.read_response(disable_decoding=True)
 
 
@@ -195,7 +206,7 @@ def _connect(pool: redis.ConnectionPool) -> Any:
                 sentinels.disconnect(inuse_connections=False)
     except BaseException as error:
         throw_away(connection)
-        if _lost_in_handshake(error) and _is_full(connection, error):
+        if lost_in_handshake(error) and is_full(connection, error):
             raise redis.ConnectionError(FULL) from error
         raise
     return connection
@@ -207,12 +218,12 @@ def throw_away(connection: Any) -> None:
         connection.disconnect()
 
 
-def _lost_in_handshake(error: BaseException) -> bool:
+def lost_in_handshake(error: BaseException) -> bool:
     """Tell whether a connection was established, and lost before the handshake was complete."""
     return type(error) is redis.ConnectionError and " connecting to " not in str(error)
 
 
-def _is_full(connection: Any, error: BaseException) -> bool:
+def is_full(connection: Any, error: BaseException) -> bool:
     """Tell whether ``error``, raised while connecting, means that the server accepts no more clients.
 
     The server sends that and closes; if the client has sent anything by then, the message is lost

@@ -15,7 +15,7 @@ import redis
 import redis.asyncio
 from redis.exceptions import ClusterDownError, MovedError, NoPermissionError, NoScriptError, RedisError
 
-from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.client import Client, ask, connect, throw_away
 from django_tasklock.backends.redis.cluster import (
     ASKING,
     GUARD,
@@ -30,11 +30,9 @@ from django_tasklock.backends.redis.cluster import (
 from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.location import async_pool
-from django_tasklock.backends.redis.pool import make, throw_away
-from django_tasklock.backends.redis.script import Script, packed
+from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.shared import Subscription
 from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers
-from django_tasklock.backends.redis.wire import Wire
 from django_tasklock.backends.redis.wire_async import AsyncWires
 
 
@@ -43,7 +41,7 @@ class Node:
 
     def __init__(self, address: Address, pool: redis.ConnectionPool, layout: Layout, asynchronous: Any) -> None:
         self.address = address
-        self.wire = Wire(pool)
+        self.wire = Client(pool)
         self.subscribers = Subscribers(pool, layout)
         self.aio = AsyncWires(asynchronous)
 
@@ -114,10 +112,9 @@ class Nodes:
             raise trouble or redis.ConnectionError("no node of the cluster is known")
 
     def _ask(self, address: Address) -> list[Any]:
-        connection = make(self._pool(address, socket_timeout=ASKING, socket_connect_timeout=ASKING))
+        connection = connect(self._pool(address, socket_timeout=ASKING, socket_connect_timeout=ASKING))
         try:
-            connection.send_command("CLUSTER", "SLOTS")
-            found = connection.read_response()
+            found = ask(connection, "CLUSTER", "SLOTS")
         finally:
             throw_away(connection)
         if not found:
@@ -179,27 +176,20 @@ def _guarded(body: str, count: int, keys: int) -> Script:
 class ClusterWire:
     """Runs packed scripts at the node that serves the slot, for the threads of this process."""
 
-    def __init__(self, nodes: Nodes, acknowledged: Acknowledged | None) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self.acknowledged = acknowledged
-        self.grant: Callable[[Script, bytes], tuple[Any, bool]] = self.call if acknowledged is None else self._grant
-
-    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Do what ``Wire.call`` does. Find the node again after a failover or a move."""
-        return self._call(guarded(script), tail, again)
 
     def run(
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
     ) -> tuple[Any, bool]:
-        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
-        return self.call(*packed(script, keys, args), again=again)
+        """Do what ``Client.run`` does. Find the node again after a failover or a move."""
+        return self._run(guarded(script), keys, args, again)
 
-    def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
-        assert self.acknowledged is not None
-        replies, doubt = self._call(guarded(script).and_then, tail + self.acknowledged.command, True)
-        return self.acknowledged.judge(replies), doubt
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
+        """Do what ``run`` does, with encoded keys and arguments."""
+        return self._run(guarded(script), tail, (), again)
 
-    def _call(self, script: Script, tail: bytes, again: bool) -> tuple[Any, bool]:
+    def _run(self, script: Script, keys: Any, args: Sequence[str | bytes | int], again: bool) -> tuple[Any, bool]:
         began, course = monotonic(), None
         while True:
             node: Node | None = None
@@ -208,9 +198,9 @@ class ClusterWire:
                 if course is not None and course.looks is not None:
                     self._nodes.look(course.looks, cast(Any, course.without))
                 node = self._nodes.serving()
-                link = node.wire.take()
+                connection = node.wire.take()
                 sent = True
-                return node.wire.exchange(link, script, tail), course is not None and course.doubt
+                return node.wire.exchange(connection, script, keys, args), course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(cast(Any, self._nodes), began, again)
                 pause = course.delay_after(error, cast(Any, node), sent)
@@ -272,12 +262,11 @@ def _subscribed(subscriber: Subscriber) -> Address:
 class ClusterConnections:
     """The connections of a ``RedisBackend`` to a Redis Cluster."""
 
-    def __init__(self, location: str, layout: Layout, replicas: int = 0) -> None:
-        acknowledged = Acknowledged(replicas) if replicas else None
+    def __init__(self, location: str, layout: Layout) -> None:
         self._nodes = Nodes(location, layout)
-        self.wire = ClusterWire(self._nodes, acknowledged)
+        self.wire = ClusterWire(self._nodes)
         self.subscribers = ClusterSubscribers(self._nodes)
-        self.aio = ClusterAio(self._nodes, acknowledged)
+        self.aio = ClusterAio(self._nodes)
 
     def close(self) -> None:
         """Close the connections of the threads, and those in use when they are put back."""
@@ -287,20 +276,12 @@ class ClusterConnections:
 class ClusterAio:
     """Runs packed scripts, and subscribes, at the node that serves the slot, for the coroutines of this process."""
 
-    def __init__(self, nodes: Nodes, acknowledged: Acknowledged | None) -> None:
+    def __init__(self, nodes: Nodes) -> None:
         self._nodes = nodes
-        self.acknowledged = acknowledged
-        self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
-        self.grant = self.call if acknowledged is None else self._grant
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``ClusterWire.call`` does, for coroutines."""
         return self._call(guarded(script), tail, again)
-
-    async def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
-        assert self.acknowledged is not None
-        replies, doubt = await self._call(guarded(script).and_then, tail + self.acknowledged.command, True)
-        return self.acknowledged.judge(replies), doubt
 
     async def _call(self, script: Script, tail: bytes, again: bool) -> tuple[Any, bool]:
         began, course = monotonic(), None
@@ -313,11 +294,10 @@ class ClusterAio:
                 node = await self._node()
                 asking = await node.aio.wire.asking()
                 sent = True
-                ask = asking.ask_both if script.followed else asking.ask
                 try:
-                    reply = await ask(script.by_digest + tail)
+                    reply = await asking.ask(script.by_digest + tail)
                 except NoScriptError:
-                    reply = await ask(script.by_body + tail)
+                    reply = await asking.ask(script.by_body + tail)
                 return reply, course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(cast(Any, self._nodes), began, again)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Coroutine, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.client import Client
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.location import async_pool, sync_pool
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.shared import Subscription
 from django_tasklock.backends.redis.subscribers import Subscriber, Subscribers
-from django_tasklock.backends.redis.wire import Wire
 from django_tasklock.backends.redis.wire_async import AsyncWires
 
 
 class Asking(Protocol):
-    """Runs scripts for the threads of this process: see ``Wire``."""
+    """Runs scripts for the threads of this process: see ``Client``."""
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Run ``script``; return its reply, and whether an earlier attempt may have been executed too."""
@@ -27,14 +26,6 @@ class Asking(Protocol):
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
     ) -> tuple[Any, bool]:
         """Do what ``call`` does, with keys and arguments that are not encoded yet."""
-
-    @property
-    def grant(self) -> Callable[[Script, bytes], tuple[Any, bool]]:
-        """Run a script that grants: ``call``, plus the acknowledgement by replicas where that is required."""
-
-    @property
-    def acknowledged(self) -> Acknowledged | None:
-        """The replicas that must acknowledge a grant; ``None``: none must."""
 
 
 class Listening(Protocol):
@@ -61,14 +52,6 @@ class AsyncAsking(Protocol):
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``Asking.call`` does, for coroutines."""
-
-    @property
-    def grant(self) -> Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]:
-        """Do what ``Asking.grant`` does, for coroutines."""
-
-    @property
-    def acknowledged(self) -> Acknowledged | None:
-        """The replicas that must acknowledge a grant; ``None``: none must."""
 
     def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription, if there is one."""
@@ -105,17 +88,16 @@ class Connections(Protocol):
 class OneServer:
     """The connections to the server that a setting names."""
 
-    def __init__(self, location: str, layout: Layout, replicas: int = 0) -> None:
+    def __init__(self, location: str, layout: Layout) -> None:
         self._location = location
         self._layout = layout
         self._lock = threading.Lock()
-        self._made: tuple[Wire, Subscribers] | None = None
+        self._made: tuple[Client, Subscribers] | None = None
         self._closed = False
-        self._acknowledged = Acknowledged(replicas) if replicas else None
-        self.aio = AsyncWires(partial(async_pool, location), self._acknowledged)
+        self.aio = AsyncWires(partial(async_pool, location))
 
     @property
-    def wire(self) -> Wire:
+    def wire(self) -> Client:
         """The connections of this process's threads, made on first use."""
         return self._both()[0]
 
@@ -124,12 +106,12 @@ class OneServer:
         """The connections on which this process's threads wait."""
         return self._both()[1]
 
-    def _both(self) -> tuple[Wire, Subscribers]:
+    def _both(self) -> tuple[Client, Subscribers]:
         if (made := self._made) is None:
             with self._lock:
                 if (made := self._made) is None:
                     pool = sync_pool(self._location)
-                    made = self._made = Wire(pool, self._acknowledged), Subscribers(pool, self._layout)
+                    made = self._made = Client(pool), Subscribers(pool, self._layout)
                     if self._closed:
                         _close(made)
         return made
@@ -142,7 +124,7 @@ class OneServer:
                 _close(self._made)
 
 
-def _close(made: tuple[Wire, Subscribers]) -> None:
+def _close(made: tuple[Client, Subscribers]) -> None:
     wire, subscribers = made
     subscribers.close()
     wire.close()

@@ -110,7 +110,7 @@ class RedisPermits(QueueStore, Permits):
         return self._backend.aio
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
-        return self.answer(request, self.wire.grant(ACQUIRE, self.layout.acquiring(request))[0])
+        return self.answer(request, self.wire.call(ACQUIRE, self.layout.acquiring(request))[0])
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of ``permit_acquire.lua``."""

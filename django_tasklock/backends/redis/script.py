@@ -21,15 +21,13 @@ def bulk(value: str | bytes | int) -> bytes:
 class Script:
     """A script with the encoded beginnings of the commands that run it.
 
-    ``count`` is the number of keys and arguments together, ``keys`` that of the keys alone. ``followed``: another
-    command is sent after it in the same packet, so there are two replies.
+    ``count`` is the number of keys and arguments together, ``keys`` that of the keys alone.
     """
 
-    def __init__(self, body: str, count: int = 0, keys: int = 0, followed: bool = False) -> None:
+    def __init__(self, body: str, count: int = 0, keys: int = 0) -> None:
         self.body = body
         self.count = count
         self.keys = keys
-        self.followed = followed
         self.sha = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
 
     @cached_property
@@ -41,11 +39,6 @@ class Script:
     def by_body(self) -> bytes:
         """The ``EVAL`` command up to the keys and arguments, for a server that does not have the script cached."""
         return b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (self.count + 3, bulk(self.body), bulk(self.keys))
-
-    @cached_property
-    def and_then(self) -> Script:
-        """The same script, followed by another command."""
-        return Script(self.body, self.count, self.keys, followed=True)
 
     def sized(self, count: int, keys: int) -> Script:
         """Return the same script with another number of keys and arguments."""

@@ -19,9 +19,9 @@ import redis.asyncio
 from redis.exceptions import RedisError, ResponseError
 
 from django_tasklock.backends.contract.refusals import FULL
+from django_tasklock.backends.redis.client import is_full, lost_in_handshake
 from django_tasklock.backends.redis.errors import MISTAKES, NotConnected
 from django_tasklock.backends.redis.location import TIMEOUT, pools
-from django_tasklock.backends.redis.pool import is_full, lost_in_handshake
 from django_tasklock.backends.redis.reader import reader
 from django_tasklock.backends.redis.script import bulk
 
@@ -112,19 +112,6 @@ class SharedConnection(asyncio.Protocol):
             self._timer = self._loop.call_at(self._last_read + TIMEOUT, self._check_silence, False)
         self._transport.write(packed)
         return reply
-
-    async def ask_both(self, packed: bytes) -> tuple[Any, Any]:
-        """Do what ``Link.ask_both`` does, for coroutines."""
-        first, second = self.ask(packed), self._loop.create_future()
-        self._pending.append(second)
-        try:
-            reply = await first
-            try:
-                return reply, await second
-            except ResponseError as error:
-                return reply, error
-        finally:
-            second.cancel()
 
     async def subscribe(self, channel: str) -> Subscription:
         """Subscribe to ``channel``, confirmed by the server."""

@@ -9,9 +9,9 @@ from typing import Any
 import redis
 from redis.exceptions import NoPermissionError, RedisError
 
+from django_tasklock.backends.redis.client import Idle, connect, throw_away
 from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.keys import Layout
-from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.script import bulk
 
 logger = logging.getLogger("django_tasklock")
@@ -55,7 +55,7 @@ class Subscribers:
         """
         connection = None
         try:
-            connection = make(self._pool)
+            connection = connect(self._pool)
             subscriber = Subscriber(connection, channel or self._layout.new_channel())
             connection.send_packed_command((b"*2\r\n$9\r\nSUBSCRIBE\r\n" + bulk(subscriber.channel),))
             connection.read_response()

@@ -141,7 +141,7 @@ class RedisWaiter(Waiter):
     def _join(self, listens: bool) -> Grant | Busy:
         self.queued = True
         tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
-        reply = self.backend.wire.grant(self.backend.JOIN, tail)[0]
+        reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -161,8 +161,6 @@ class RedisWaiter(Waiter):
             while connection.can_read(max(seconds, 0.0005)):
                 fence = handed_over(connection.read_response(), self.request.token)
                 if fence is not None:
-                    if self.backend.wire.acknowledged is not None:
-                        return None  # the next acquire() waits for the acknowledgement
                     self.queued = False
                     return Grant(fence, self.request.handover_ttl(HANDOVER_TTL))
                 seconds = 0.0  # the message was for the former waiter on this connection
@@ -277,7 +275,7 @@ class AsyncWaiter:
     async def _join(self, listens: bool) -> Grant | Busy:
         self.queued = True
         tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
-        reply = (await self.backend.aio.grant(self.backend.JOIN, tail))[0]
+        reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -301,7 +299,7 @@ class AsyncWaiter:
             await self._resubscribe(seconds)
             return None
         fence = handed_over(message, self.request.token)
-        if fence is None or self.backend.aio.acknowledged is not None:  # see RedisWaiter.wait
+        if fence is None:
             return None
         self.queued = False
         return Grant(fence, self.request.handover_ttl(HANDOVER_TTL))

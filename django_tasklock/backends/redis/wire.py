@@ -14,18 +14,12 @@ import select
 import socket
 import struct
 import sys
-from collections.abc import Callable, Sequence
-from time import monotonic
 from typing import Any
 
 import redis
-from redis.exceptions import NoScriptError, RedisError
+from redis.exceptions import RedisError
 
-from django_tasklock.backends.redis.acknowledged import Acknowledged
-from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
-from django_tasklock.backends.redis.pool import Idle, make, throw_away
 from django_tasklock.backends.redis.reader import reader
-from django_tasklock.backends.redis.script import Script, packed
 
 RESTED = 0.005
 """Seconds idle after which a connection is checked before it is used: a server that was restarted has closed it, and
@@ -69,23 +63,6 @@ class Link:
             finally:
                 del reply  # else the error and this frame would refer to each other, and keep the caller's lock alive
         return reply
-
-    def ask_both(self, packed: bytes) -> tuple[Any, Any]:
-        """Send two commands and return their replies. Raises if the first is an error; a second error is returned."""
-        try:
-            self._send(packed)
-            first = self._read(self._wait(FIRST_READ))
-            second = self._gets()
-            if second is False:
-                second = self._read(self._wait(FIRST_READ))
-        except OSError as error:
-            raise _connection_error(error) from error
-        if isinstance(first, RedisError):
-            try:
-                raise first
-            finally:
-                del first
-        return first, second
 
     def _read(self, data: bytes) -> Any:
         """Return the reply that begins with ``data``, reading more as needed."""
@@ -174,106 +151,3 @@ def _set_socket_timeouts(connected: socket.socket, seconds: float) -> None:
     except OSError:
         return
     connected.setblocking(True)
-
-
-class Wire:
-    """Runs encoded scripts for the threads of this process."""
-
-    def __init__(self, pool: redis.ConnectionPool, acknowledged: Acknowledged | None = None) -> None:
-        self._pool = pool
-        self._idle: Idle[Link] = Idle(_close)
-        self._kept = self._idle.kept
-        self._closed = False
-        self.acknowledged = acknowledged
-        """The replicas that must acknowledge a grant; ``None``: none must."""
-        self.grant: Callable[[Script, bytes], tuple[Any, bool]] = self.call if acknowledged is None else self._grant
-        """Run a script that grants: ``call``, plus the acknowledgement by replicas where that is required."""
-
-    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Run ``script``; return its reply, and whether an earlier attempt may have been executed too.
-
-        ``again=False`` is for a script that must not be executed twice: it is sent again only
-        if the first attempt cannot have been executed. Raises ``BackendUnavailable`` after two
-        attempts, each bounded by ``location.TIMEOUT``.
-        """
-        doubt = False
-        try:
-            link = self.take()
-            doubt = True
-            return self.exchange(link, script, tail), False
-        except (RedisError, OSError) as error:
-            doubt = doubt and not was_answered(error)
-            if is_final(error) or (doubt and not again):
-                raise unavailable(error, doubt) from error
-        self.clear()  # the idle connections are as old as the one that failed
-        sent = False
-        try:
-            link = self.take()
-            sent = True
-            return self.exchange(link, script, tail), doubt
-        except (RedisError, OSError) as error:
-            raise unavailable(error, doubt or (sent and not was_answered(error))) from error
-
-    def run(
-        self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
-    ) -> tuple[Any, bool]:
-        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
-        return self.call(*packed(script, keys, args), again=again)
-
-    def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
-        assert self.acknowledged is not None
-        replies, doubt = self.call(script.and_then, tail + self.acknowledged.command)
-        return self.acknowledged.judge(replies), doubt
-
-    def exchange(self, link: Link, script: Script, tail: bytes) -> Any:
-        """Send one command and return its reply; if another command follows it, send both and return both replies."""
-        ask = link.ask_both if script.followed else link.ask
-        try:
-            try:
-                reply = ask(script.by_digest + tail)
-            except NoScriptError:
-                reply = ask(script.by_body + tail)
-        except BaseException as error:
-            if isinstance(error, Exception) and is_final(error):
-                self.keep(link)
-            else:
-                _close(link)
-            raise
-        self.keep(link)
-        return reply
-
-    def take(self) -> Link:
-        """Return an open connection for exclusive use."""
-        kept = self._kept
-        while kept:
-            try:
-                link, since = kept.pop()
-            except IndexError:  # another thread was faster
-                break
-            if monotonic() - since < RESTED or link.is_idle():
-                return link
-            _close(link)
-        return Link(make(self._pool))
-
-    def keep(self, link: Link) -> None:
-        """Put back a connection that has no reply pending. It is closed if ``close`` was called."""
-        kept = self._kept
-        if kept:
-            self._idle.keep(link)
-        else:  # the only idle one: no limit to check, none too old
-            kept.append((link, monotonic()))
-            if self._closed:  # checked after that, because another thread may be in close()
-                self.clear()
-
-    def clear(self) -> None:
-        """Close every idle connection."""
-        self._idle.clear()
-
-    def close(self) -> None:
-        """Close every idle connection, and those in use when they are put back. Each later request opens one."""
-        self._closed = True
-        self._idle.close()
-
-
-def _close(link: Link) -> None:
-    throw_away(link.connection)

@@ -17,10 +17,9 @@ from typing import Any
 import redis.asyncio
 from redis.exceptions import NoPermissionError, NoScriptError, RedisError
 
-from django_tasklock.backends.redis.acknowledged import Acknowledged
+from django_tasklock.backends.redis.client import Idle
 from django_tasklock.backends.redis.errors import is_final, unavailable, was_answered
 from django_tasklock.backends.redis.location import pools
-from django_tasklock.backends.redis.pool import Idle
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.backends.redis.shared import CurrentConnection, Greeting, SharedConnection, Subscription
 
@@ -49,11 +48,10 @@ class AsyncWire:
                 await self._open()
                 connection = await self._asking.get()
             doubt = True
-            ask = connection.ask_both if script.followed else connection.ask
             try:
-                return await ask(script.by_digest + tail), False
+                return await connection.ask(script.by_digest + tail), False
             except NoScriptError:
-                return await ask(script.by_body + tail), False
+                return await connection.ask(script.by_body + tail), False
         except (RedisError, OSError) as error:
             doubt = doubt and not was_answered(error)
             if is_final(error) or (doubt and not again):
@@ -63,11 +61,10 @@ class AsyncWire:
         try:
             connection = await self._asking.get()
             sent = True
-            ask = connection.ask_both if script.followed else connection.ask
             try:
-                return await ask(script.by_digest + tail), doubt
+                return await connection.ask(script.by_digest + tail), doubt
             except NoScriptError:
-                return await ask(script.by_body + tail), doubt
+                return await connection.ask(script.by_body + tail), doubt
         except (RedisError, OSError) as error:
             self._asking.retire(connection)
             raise unavailable(error, doubt or (sent and not was_answered(error))) from error
@@ -138,16 +135,10 @@ class AsyncWires:
     def __init__(
         self,
         pool: Callable[[], redis.asyncio.ConnectionPool],
-        acknowledged: Acknowledged | None = None,
         greet: Greeting | None = None,
     ) -> None:
         self._pool = pool
         self._greet = greet
-        self.acknowledged = acknowledged
-        """The replicas that must acknowledge a grant; ``None``: none must."""
-        self.grant: Callable[[Script, bytes], Coroutine[Any, Any, tuple[Any, bool]]]
-        """Do what ``Wire.grant`` does, for coroutines."""
-        self.grant = self.call if acknowledged is None else self._grant
         self._lock = threading.Lock()
         self._wires: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, AsyncWire] = weakref.WeakKeyDictionary()
         self._latest: AsyncWire | None = None
@@ -168,11 +159,6 @@ class AsyncWires:
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``Wire.call`` does, for coroutines."""
         return self.wire.call(script, tail, again=again)
-
-    async def _grant(self, script: Script, tail: bytes) -> tuple[Any, bool]:
-        assert self.acknowledged is not None
-        replies, doubt = await self.wire.call(script.and_then, tail + self.acknowledged.command)
-        return self.acknowledged.judge(replies), doubt
 
     def idle_subscription(self) -> Subscription | None:
         """Return an idle subscription, if there is one."""
