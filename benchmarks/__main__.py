@@ -1,4 +1,4 @@
-"""``python -m benchmarks [pairs|handoff|contended|quorum|waiters|all]``: run from the project's root."""
+"""``python -m benchmarks [pairs|handoff|contended|burst|quorum|waiters|all]``: run from the project's root."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from importlib.metadata import version
 from pathlib import Path
 
-from benchmarks import contended, handoff, pairs, quorum, waiters
+from benchmarks import burst, contended, handoff, pairs, quorum, waiters
 from benchmarks.plots import draw
 from benchmarks.project import adapters, configure
 from benchmarks.report import Table
@@ -21,7 +21,7 @@ WHAT = ("pairs", "handoff", "contended")
 def main() -> int:
     """Measure, print the tables; 1 if a measurement failed or an update was lost."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", default="all", choices=[*WHAT, "quorum", "waiters", "all"])
+    parser.add_argument("what", nargs="?", default="all", choices=[*WHAT, "burst", "quorum", "waiters", "all"])
     parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds in random order (default: 7)")
     parser.add_argument("--seconds", type=float, default=0.5, help="an adapter's share of one round (default: 0.5)")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="adapters whose label contains it")
@@ -43,7 +43,10 @@ def main() -> int:
             tables.append(quorum.measure(rounds=options.rounds, seconds=options.seconds))
             print(f"\n{tables[-1]}", flush=True)
         if "waiters" in wanted:
-            tables.append(waiters.measure(rounds=options.rounds))
+            tables.append(waiters.measure(server, rounds=options.rounds))
+            print(f"\n{tables[-1]}", flush=True)
+        if "burst" in wanted:
+            tables.append(burst.measure(server, rounds=options.rounds))
             print(f"\n{tables[-1]}", flush=True)
         if "pairs" in wanted:
             tables.append(pairs.measure(server, kinds, rounds=options.rounds, seconds=options.seconds))

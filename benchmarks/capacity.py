@@ -10,6 +10,7 @@ import argparse
 import json
 import random
 import sys
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from statistics import median
@@ -98,6 +99,7 @@ def _verbs(client: redis.Redis) -> dict[str, tuple[Callable[[], object], int]]:
 def memory_table(client: redis.Redis) -> Table:
     """Bytes of what is held."""
     from django_tasklock import RateLimiter, TaskLock
+    from django_tasklock.host import Task
 
     def used() -> int:
         return int(client.info("memory")["used_memory"])
@@ -107,6 +109,12 @@ def memory_table(client: redis.Redis) -> Table:
     for number in range(LOCKS):
         TaskLock(f"video:{number}", kind="video:{id}", lease=600).acquire()
     table.data["a lock that is held"] = {"bytes": (used() - before) / LOCKS}
+    before = used()
+    for number in range(LOCKS):
+        lock = TaskLock(f"task:{number}", kind="task:{id}", lease=600)
+        lock.task = Task("videos.tasks.process_video", str(uuid.uuid4()), 0)
+        lock.acquire()
+    table.data["a lock that a Celery task holds"] = {"bytes": (used() - before) / LOCKS}
     before = used()
     limiter = RateLimiter("memory", "1000/h")
     for _ in range(1000):

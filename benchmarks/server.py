@@ -136,6 +136,10 @@ class Control:
         commands = sum(int(line[6:].split(",")[0]) for name, line in calls.items() if name != "cmdstat_info")
         return int(stats.get("total_reads_processed", 0)) - self._asked, commands
 
+    def clients(self) -> int:
+        """Connections of others."""
+        return int(self._info("clients")["connected_clients"]) - 1
+
     def _info(self, section: str) -> dict[str, str]:
         lines = self._ask(f"INFO {section}").decode().splitlines()
         return dict(line.split(":", 1) for line in lines if ":" in line)
