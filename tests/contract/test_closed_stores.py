@@ -12,9 +12,9 @@ import pytest
 from redis.connection import AbstractConnection
 
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.redis import client, wire
+from django_tasklock.backends.redis import client
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
-from tests.support.stores import BEYOND, QUEUEING, an_ask, clear, granted, make, new_token, stores
+from tests.support.stores import BEYOND, QUEUEING, an_ask, clear, eventually, granted, make, new_token, stores
 from tests.support.twins import thread_of
 
 NAME = "video:1"
@@ -77,7 +77,6 @@ def during_requests(patched: pytest.MonkeyPatch, work: Callable[[], object]) -> 
         return run
 
     patched.setattr(client, "ask", followed(client.ask))
-    patched.setattr(wire.Link, "send", followed(wire.Link.send))
 
 
 def test_a_request_that_was_sent_before(
@@ -98,9 +97,10 @@ def test_a_request_that_was_sent_before(
     closed.set()
     thread.join(10)
     assert granted(answers[0])
-    assert not still_open(opened)
+    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
+@pytest.mark.parametrize("kind", stores("redis", *QUEUEING), indirect=True)
 @pytest.mark.parametrize("idle", ["none is idle", "another is idle"])
 def test_a_connection_that_is_being_put_back(
     backend: LockStore, opened: list[AbstractConnection], monkeypatch: pytest.MonkeyPatch, idle: str
@@ -125,7 +125,7 @@ def test_a_connection_that_is_being_put_back(
     monkeypatch.setattr(client, "monotonic", monotonic)
     backend.get(NAME)
     assert met
-    assert not still_open(opened)
+    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
 def test_requests_that_come_after(kind: str, backend: LockStore, opened: list[AbstractConnection]) -> None:
@@ -137,7 +137,7 @@ def test_requests_that_come_after(kind: str, backend: LockStore, opened: list[Ab
     if kind in ("redis", *QUEUEING):
         assert backend.permits.members("api") == []
     assert backend.release(NAME, mine.token) is Released.RELEASED
-    assert not still_open(opened)
+    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
 def test_a_store_that_is_first_used_after(kind: str, opened: list[AbstractConnection]) -> None:
@@ -146,7 +146,7 @@ def test_a_store_that_is_first_used_after(kind: str, opened: list[AbstractConnec
     granted(backend.acquire(an_ask(NAME)))
     if kind in ("redis", *QUEUEING):
         assert backend.permits.members("api") == []
-    assert not still_open(opened)
+    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
 @pytest.mark.parametrize("handed_over", [True, False])
@@ -159,7 +159,7 @@ def test_a_waiter(backend: LockStore, other: LockStore, opened: list[AbstractCon
         if handed_over:
             other.release(NAME, token)
             assert granted(waiter.wait(10) or waiter.acquire())
-    assert not still_open(opened)
+    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
 def test_a_waiter_that_comes_after(backend: LockStore, other: LockStore, opened: list[AbstractConnection]) -> None:
@@ -170,4 +170,4 @@ def test_a_waiter_that_comes_after(backend: LockStore, other: LockStore, opened:
         assert isinstance(waiter.acquire(), Busy)
         other.release(NAME, token)
         assert granted(waiter.wait(10) or waiter.acquire())
-    assert not still_open(opened)
+    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer

@@ -15,9 +15,9 @@ from hypothesis import HealthCheck, Phase, given, settings, strategies as st
 
 from django_tasklock import TaskLock, get_lock_info
 from django_tasklock.backends.quorum import QuorumBackend
+from django_tasklock.backends.quorum.asking import LIMIT
 from django_tasklock.backends.quorum.ballot import most_of, renewed
 from django_tasklock.backends.quorum.proposals import Proposals
-from django_tasklock.backends.quorum.rounds import LIMIT
 from django_tasklock.checks.deploy import check_store
 from django_tasklock.conf import QUORUM
 from django_tasklock.exceptions import BackendUnavailable
@@ -172,7 +172,7 @@ def taken(backend: QuorumBackend, request: AcquireRequest) -> Grant | None:
 
 def admitted(backend: QuorumBackend, number: int) -> bool:
     """Whether an instance that was empty votes, or will."""
-    backend.rounds.run(backend.verbs.recovery.admit())
+    backend.recovery.admit()
     with redis.Redis.from_url(quorum.servers(3)[number].url) as client:
         return (client.get("task_lock#quorum") or b"E")[:1] != b"E"
 
@@ -200,7 +200,7 @@ class TestFences:
         backends = []
         for seconds in clocks:
             one = quorum.of([proxy.url for proxy in proxies])
-            one.verbs.proposals = Proposals(lambda seconds=seconds: time.time_ns() + seconds * 10**9)
+            one.proposals = Proposals(lambda seconds=seconds: time.time_ns() + seconds * 10**9)
             backends.append(one)
         try:
             granted(backends[0].acquire(an_ask("first", ttl=1000)))  # all are there, and empty: all vote at once
@@ -231,7 +231,7 @@ class TestFences:
 
     def test_a_process_whose_clock_is_behind_needs_a_second_trip_at_the_most(self, backend, proxies):
         behind = quorum.of([proxy.url for proxy in proxies])
-        behind.verbs.proposals = Proposals(lambda: time.time_ns() - 3600 * 10**9)
+        behind.proposals = Proposals(lambda: time.time_ns() - 3600 * 10**9)
         trips = []
         for _ in range(6):
             for one in (backend, behind):
@@ -264,7 +264,7 @@ class TestEmptyInstances:
         granted(backend.acquire(an_ask("second", ttl=1000)))
         proxies[0].heal()
         flush(1)
-        backend.rounds.run(backend.verbs.recovery.admit())
+        backend.recovery.admit()
         proxies[2].fault(anything, times=-1, unsent=True)
         eventually(lambda: taken(backend, an_ask("third", ttl=1000)))
 

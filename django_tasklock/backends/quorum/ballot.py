@@ -7,26 +7,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from django_tasklock.backends.quorum.asking import Answer, Answers
+from django_tasklock.backends.quorum.asking import Answer, Answers, replies
 from django_tasklock.backends.quorum.scripts import QuorumKeys
-from django_tasklock.types import Busy, Record, RenewalResult
+from django_tasklock.types import Record, Released, RenewalResult
 
 
 class Ballot(NamedTuple):
-    """The votes of the instances on an acquisition, by the index of the instance."""
+    """The votes of the instances on an acquisition."""
 
-    granted: dict[int, int]
-    """Instances that granted the lock, with the fence that each has recorded."""
-    busy: dict[int, list[Any]]
+    granted: list[int]
+    """The fence that each instance has recorded that granted the lock."""
+    busy: list[list[Any]]
     """The replies of instances on which another holder has the lock."""
-    behind: dict[int, int]
-    """Instances that refused the fence, with the fence that the next proposal must exceed."""
-    empty: frozenset[int]
-    """Instances that came back empty and have not been admitted yet."""
-    abstain: dict[int, int]
-    """Instances that do not vote yet, with the milliseconds until they do."""
-    silent: frozenset[int]
-    """Instances without an answer; some may have granted the lock."""
+    behind: list[int]
+    """The fence that the next proposal must exceed, of each instance that refused it."""
+    abstain: list[int]
+    """The milliseconds until an instance votes, of each that does not vote yet."""
+    answered: int
+    """How many have answered, including those that came back empty and have not been admitted yet."""
     needed: int
 
     @property
@@ -35,22 +33,17 @@ class Ballot(NamedTuple):
         return len(self.granted) + len(self.busy) + len(self.behind)
 
     @property
-    def won(self) -> bool:
-        """Whether a majority granted the lock."""
-        return len(self.granted) >= self.needed
-
-    @property
     def fence(self) -> int | None:
         """The fence that a majority has recorded; ``None`` if none has the same one."""
         if not self.granted:
             return None
-        fence, times = Counter(self.granted.values()).most_common(1)[0]
+        fence, times = Counter(self.granted).most_common(1)[0]
         return fence if times >= self.needed else None
 
     @property
     def holders(self) -> Counter[bytes]:
         """The number of instances on which each other token holds the lock; ``b""``: another application's value."""
-        return Counter(token_in(reply) for reply in self.busy.values())
+        return Counter(map(token_in, self.busy))
 
     @property
     def lost(self) -> bool:
@@ -68,24 +61,20 @@ class Ballot(NamedTuple):
 
 def ballot_of(answers: Answers, needed: int) -> Ballot:
     """Count the answers to ``ACQUIRE``."""
-    granted: dict[int, int] = {}
-    busy: dict[int, list[Any]] = {}
-    behind: dict[int, int] = {}
-    empty, abstain, silent = set(), {}, set()
-    for index, (reply, error, _, _) in enumerate(answers):
-        if error is not None:
-            silent.add(index)
-        elif type(reply) is int:
-            granted[index] = reply
+    found = replies(answers)
+    ballot = Ballot([], [], [], [], len(found), needed)
+    for reply in found:
+        if type(reply) is int:
+            ballot.granted.append(reply)
         elif reply == b"empty":
-            empty.add(index)
+            continue
         elif reply[0] == b"abstains":
-            abstain[index] = int(reply[1])
+            ballot.abstain.append(int(reply[1]))
         elif reply[0] == b"behind":
-            behind[index] = int(reply[1])
+            ballot.behind.append(int(reply[1]))
         else:
-            busy[index] = reply
-    return Ballot(granted, busy, behind, frozenset(empty), abstain, frozenset(silent), needed)
+            ballot.busy.append(reply)
+    return ballot
 
 
 def token_in(reply: list[Any]) -> bytes:
@@ -94,22 +83,9 @@ def token_in(reply: list[Any]) -> bytes:
     return value[10:].split(b'"', 1)[0] if value.startswith(b'{"token":"') else b""
 
 
-def busy_of(ballot: Ballot, keys: QuorumKeys, name: str) -> Busy:
-    """Return the holder on most of the busy instances, and the longest time for which one of those keeps the lock."""
-    if not ballot.busy:
-        return Busy(None, 0)
-    record = record_of([reply[:3] for reply in ballot.busy.values()], keys, name)
-    return Busy(record, None if record is None else record.ttl)
-
-
 def record_of(found: Sequence[list[Any]], keys: QuorumKeys, name: str) -> Record | None:
-    """Return one record of what some instances say, ``{ms left, value, now, waiting}`` each: that of the token that
-    most of them have, as the one says that keeps it longest.
-    """
-    if not found:
-        return None
-    waiting = max((reply[3] for reply in found if len(reply) > 3), default=0)
-    return replace(most_of([keys.record(name, reply) for reply in found]), waiting=waiting)
+    """Return one record of what some instances say, ``{ms left, value, now}`` each."""
+    return most_of([keys.record(name, reply) for reply in found]) if found else None
 
 
 def most_of(records: Sequence[Record]) -> Record:
@@ -121,26 +97,7 @@ def most_of(records: Sequence[Record]) -> Record:
     same = [found for found in records if found.token == best.token]
     lefts = [found.ttl for found in same]
     longest = None if None in lefts else max(left for left in lefts if left is not None)
-    waiting, asked = max(found.waiting for found in records), max(found.asked for found in same)
-    return replace(best, ttl=longest, instances=len(same), waiting=waiting, asked=asked)
-
-
-def granted_alike(answers: Answers, needed: int) -> bool:
-    """Return whether a majority has granted a lock with the same fence, without a whole ballot."""
-    found: list[int] = [reply for reply, error, _, _ in answers if error is None and type(reply) is int]
-    return len(found) >= needed and max(map(found.count, found)) >= needed
-
-
-def said(answers: Answers, code: object, needed: int) -> bool:
-    """Return whether a majority has replied ``code``."""
-    return sum(1 for answer in answers if answer.error is None and answer.reply == code) >= needed
-
-
-def verdict(yes: int, no: int, total: int, needed: int) -> bool | None:
-    """Return the decision of a majority; ``None`` if the instances without an answer could decide either way."""
-    if yes >= needed:
-        return True
-    return False if no > total - needed else None
+    return replace(best, ttl=longest, instances=len(same), asked=max(found.asked for found in same))
 
 
 def renewed(codes: Sequence[int | None], needed: int) -> RenewalResult | None:
@@ -148,13 +105,9 @@ def renewed(codes: Sequence[int | None], needed: int) -> RenewalResult | None:
 
     ``None`` if it is unknown whether a majority has the lease.
     """
-    yes = sum(1 for code in codes if code)
-    found = verdict(yes, sum(1 for code in codes if code == 0), len(codes), needed)
-    if found is None:
-        return None
-    if not found:
-        return RenewalResult.LOST
-    return RenewalResult.ASKED if 2 in codes else RenewalResult.RENEWED
+    if sum(1 for code in codes if code) >= needed:
+        return RenewalResult.ASKED if 2 in codes else RenewalResult.RENEWED
+    return RenewalResult.LOST if codes.count(0) > len(codes) - needed else None
 
 
 def codes_of(answers: Answers) -> list[Any]:
@@ -162,13 +115,19 @@ def codes_of(answers: Answers) -> list[Any]:
     return [answer.reply if answer.error is None else None for answer in answers]
 
 
-def released_codes(answers: Answers) -> list[int | None]:
-    """Return the codes of ``release.lua``. An earlier attempt that may have released the lock counts as one."""
+def released(answers: Answers, needed: int) -> Released | None:
+    """Return the outcome of a release, from the replies of ``quorum_release.lua``; ``None``: too few have answered."""
 
     def code(answer: Answer) -> int | None:
         if answer.error is not None:
             return None
-        reply = answer.reply[0] if isinstance(answer.reply, list) else answer.reply
-        return 1 if answer.doubt else int(reply)
+        # An earlier attempt that may have released the lock counts as one.
+        return 1 if answer.doubt or isinstance(answer.reply, list) else int(answer.reply)
 
-    return [code(answer) for answer in answers]
+    codes = [code(answer) for answer in answers]
+    done, silent = codes.count(1), codes.count(None)
+    if len(codes) - silent < needed:
+        return None
+    if done and done + silent >= needed:
+        return Released.RELEASED
+    return Released.NOT_YOURS if codes.count(-1) >= needed else Released.GONE

@@ -19,13 +19,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from django_tasklock.backends.quorum.asking import Answers, Question, Verb
-from django_tasklock.backends.quorum.scripts import GIVE_BACK, VALUES, QuorumKeys, fence_in, padded
-from django_tasklock.backends.redis.script import bulk
+from django_tasklock.backends.quorum.asking import Answers, Instances
+from django_tasklock.backends.quorum.scripts import GET, GIVE_BACK, QuorumKeys, fence_in, padded
 from django_tasklock.types import Renewal
-
-MOST = 100
-"""The most locks that one renewal restores; the next one restores the others."""
 
 
 class Missing(NamedTuple):
@@ -40,42 +36,33 @@ def missing_of(batch: Sequence[Renewal], columns: Sequence[Sequence[int | None]]
     """Return the locks that a majority has and some instance has not, from the codes of ``renew.lua`` of each lock."""
     found = []
     for item, codes in zip(batch, columns, strict=True):
-        if 0 in codes:
-            there = frozenset(index for index, code in enumerate(codes) if code)
-            if len(there) >= needed:
-                absent = frozenset(index for index, code in enumerate(codes) if code == 0)
-                found.append(Missing(item, there, absent))
-    return found[:MOST]
+        there = frozenset(index for index, code in enumerate(codes) if code)
+        absent = frozenset(index for index, code in enumerate(codes) if code == 0)
+        if absent and len(there) >= needed:
+            found.append(Missing(item, there, absent))
+    return found
 
 
-def give_back(keys: QuorumKeys, missing: Sequence[Missing]) -> Verb[bool]:
-    """Restore the locks where they are missing; a failure is ignored, because the next renewal tries again.
-
-    Return whether an instance has come back empty and is not admitted yet.
-    """
-    layout = keys.layout
+def give_back(instances: Instances, keys: QuorumKeys, missing: Sequence[Missing]) -> None:
+    """Restore the locks where they are missing; a failure is ignored, because the next renewal tries again."""
     there = frozenset[int]().union(*(one.there for one in missing))
-    tail = b"".join(layout.lock(one.lock.name) for one in missing)
     absent = frozenset[int]().union(*(one.absent for one in missing))
-    answers = yield Question(VALUES.sized(len(missing), len(missing)), tail, again=False, only=there)
-    locks, arguments = [], []
+    answers = instances.ask(GET, [keys.lock(one.lock.name)[0] for one in missing], only=there)
+    places: list[str] = []
+    values: list[int | bytes] = []
     for index, one in enumerate(missing):
         value = value_of(one.lock.token, index, answers)
         if value is not None:
-            locks.append(layout.lock(one.lock.name) + keys.share(one.lock.name))
-            arguments.append(bulk(padded(one.lock.ttl)) + bulk(fence_in(value)) + bulk(value))
-    if not locks:
-        return False
-    script = GIVE_BACK.sized(2 + 5 * len(locks), 2 + 2 * len(locks))
-    tail = keys.marker + layout.index + b"".join(locks + arguments)
-    answers = yield Question(script, tail, again=False, only=absent)
-    return any(answer.error is None and answer.reply == b"empty" for answer in answers)
+            places += keys.lock(one.lock.name)[0], keys.share(one.lock.name)
+            values += padded(one.lock.ttl), fence_in(value), value
+    if places:
+        instances.ask(GIVE_BACK, [keys.marker, keys.index, *places], values, only=absent, again=False)
 
 
 def value_of(token: str, index: int, answers: Answers) -> bytes | None:
     """Return the value of a lock that most instances have, with the same fence; ``None``: no instance has it."""
     start = f'{{"token":"{token}"'.encode()
-    values: list[bytes | None] = [answer.reply[index] for answer in answers if answer.error is None]
+    values: list[bytes | None] = [answer.reply[2 * index + 2] for answer in answers if answer.error is None]
     ours = [value for value in values if value is not None and value.startswith(start) and fence_in(value) > 0]
     if not ours:
         return None

@@ -18,9 +18,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_tasklock.backends.quorum.asking import Question, Verb
+from django_tasklock.backends.quorum.asking import Instances
 from django_tasklock.backends.quorum.scripts import ADMIT, STATE, QuorumKeys, padded
-from django_tasklock.backends.redis.script import bulk
 
 ATTEMPTS = 4
 """How often a request to an instance without an answer is repeated, where giving up would cost the whole wait."""
@@ -29,53 +28,50 @@ ATTEMPTS = 4
 class Recovery:
     """Admits empty instances. ``longest``: the milliseconds that a lock can live, where the others cannot tell."""
 
-    def __init__(self, keys: QuorumKeys, number: int, needed: int, longest: int) -> None:
+    def __init__(self, instances: Instances, keys: QuorumKeys, longest: int) -> None:
+        self._instances = instances
         self._keys = keys
-        self._number = number
-        self._needed = needed
         self._longest = padded(longest)
 
-    def admit(self) -> Verb[bool]:
+    def admit(self) -> bool:
         """Check all instances, and admit those that are empty. Return whether one votes at once."""
-        states = yield from self._states()
+        states = self._states()
         empty = {index: state[0] for index, state in states.items() if is_empty(state)}
         if not empty:
             return True  # another thread has done so
-        voting = [state for index, state in states.items() if index not in empty]
-        floor = max((int(state[2]) for state in states.values()), default=0)
-        if len(empty) == self._number:
+        voting = [state for state in states.values() if not is_empty(state)]
+        floor = max(int(state[3]) for state in states.values())
+        if len(empty) == len(self._instances.of):
             wait = 0
-        elif len(voting) >= self._needed:
-            wait = max(int(state[1]) for state in voting)
         else:
-            wait = max([self._longest, *(int(state[1]) for state in voting)])
-        tail = self._keys.marker + bulk(wait) + bulk(floor) + b"".join(map(bulk, empty.values()))
+            wait = max((int(state[2]) for state in voting), default=0)
+            if len(voting) < self._instances.needed:
+                wait = max(wait, self._longest)
         those = set(empty)
         for _ in range(ATTEMPTS):  # an instance that is not admitted while others vote already would have to abstain
-            answers = yield Question(ADMIT.sized(3 + len(empty), 1), tail, again=False, only=frozenset(those))
+            arguments = wait, floor, *empty.values()
+            answers = self._instances.ask(ADMIT, [self._keys.marker], arguments, only=those, again=False)
             those -= {index for index in those if answers[index].error is None}
             if not those:
                 break
         return wait == 0
 
-    def _states(self) -> Verb[dict[int, Any]]:
+    def _states(self) -> dict[int, Any]:
         """Return the state of each instance that answers.
 
-        If no majority votes, the others are asked again, including one that is backing off after a failure: it may be
-        back, and knows how long the others have to abstain.
+        If no majority votes, they are asked again: one without an answer may be back, and knows how long the others
+        have to abstain.
         """
         states: dict[int, Any] = {}
-        only = None
         for _ in range(ATTEMPTS):
-            answers = yield Question(STATE, self._keys.state, patient=True, only=only)
+            answers = self._instances.ask(STATE, self._keys.state, patient=True)
             states = {index: answer.reply for index, answer in enumerate(answers) if answer.error is None}
             voting = len(states) - sum(map(is_empty, states.values()))
-            if len(states) == self._number or voting >= self._needed:
+            if len(states) == len(self._instances.of) or voting >= self._instances.needed:
                 break
-            only = frozenset(range(self._number))
         return states
 
 
 def is_empty(state: Any) -> bool:
     """Return whether an instance reports that it came back empty, or has never voted."""
-    return bool(state[0].startswith(b"E"))
+    return bool(state[1] < 0)
