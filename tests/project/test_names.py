@@ -71,12 +71,14 @@ class TestClean:
             clean(name, PREFIX)
         assert len(str(caught.value)) < 500
 
-    @pytest.mark.parametrize("name", ["6", "task_lock:6", "task_lock:task_lock:6"])
+    @pytest.mark.parametrize(
+        "name", ["6", "task_lock:6", "task_lock:task_lock:6", "{task_lock}:6", "{task_lock}:task_lock:6"]
+    )
     def test_with_and_without_the_prefix_is_one_lock(self, name):
         assert clean(name, PREFIX) == "6"
 
     def test_cleaning_twice_changes_nothing(self):
-        for parts in itertools.product([PREFIX, "task_lock", ":", "6"], repeat=3):
+        for parts in itertools.product([PREFIX, "{task_lock}:", "task_lock", ":", "6"], repeat=3):
             try:
                 once = clean("".join(parts), PREFIX)
             except TaskLockError:
