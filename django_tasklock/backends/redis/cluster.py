@@ -85,7 +85,7 @@ class ClusterClient:
     ) -> tuple[Any, bool]:
         """Do what ``Client.run`` does. Find the node again after a failover or a move."""
         began, course = monotonic(), None
-        guarded = _guarded(script)
+        script = guarded(script)
         while True:
             node: Node | None = None
             sent = False
@@ -95,7 +95,7 @@ class ClusterClient:
                 node = self.serving()
                 connection = node.client.take()
                 sent = True
-                return node.client.exchange(connection, guarded, keys, args), course is not None and course.doubt
+                return node.client.exchange(connection, script, keys, args), course is not None and course.doubt
             except (RedisError, OSError) as error:
                 course = course or Course(self, began, again)
                 pause = course.delay_after(error, node, sent)
@@ -103,6 +103,15 @@ class ClusterClient:
                 node.client.clear()  # idle connections are as old as the one that failed
             if pause:
                 time.sleep(pause)
+
+    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
+        """Do what ``run`` does, with encoded keys and arguments."""
+        return self.run(script, tail, again=again)  # type: ignore[arg-type]
+
+    @property
+    def known(self) -> Node | None:
+        """The node that serves the slot; ``None``: no node has reported one yet."""
+        return self._serving
 
     def connect(self) -> Any:
         """Return a new connection to the node that serves the slot. Raises redis-py's errors, and ``OSError``.
@@ -150,7 +159,7 @@ class ClusterClient:
             raise trouble or redis.ConnectionError("no node of the cluster is known")
 
     def _ask(self, address: Address) -> list[Any]:
-        connection = connect(self._pool(address, socket_timeout=ASKING, socket_connect_timeout=ASKING))
+        connection = connect(self.pool(address, socket_timeout=ASKING, socket_connect_timeout=ASKING))
         try:
             found: list[Any] = ask(connection, "CLUSTER", "SLOTS")
         finally:
@@ -177,13 +186,14 @@ class ClusterClient:
             before = self._serving
             if before is not None and before.address == address:
                 return
-            self._serving = None if address is None else Node(address, Client(self._pool(address)))
+            self._serving = None if address is None else Node(address, Client(self.pool(address)))
             if before is not None:
                 before.client.close()
             if self._closed:
                 self._close()
 
-    def _pool(self, address: Address, **more: Any) -> redis.ConnectionPool:
+    def pool(self, address: Address, **more: Any) -> redis.ConnectionPool:
+        """Return how to connect to a node."""
         options = {**self._options, "host": address[0], "port": address[1], **more}
         return redis.ConnectionPool(connection_class=self._kind, **options)
 
@@ -199,9 +209,9 @@ class ClusterClient:
 
 
 @lru_cache(maxsize=256)  # there are some forty scripts
-def _guarded(script: Script) -> Script:
+def guarded(script: Script) -> Script:
     """Return the script with the guard: while its slot is being moved it fails before it has done anything."""
-    return Script(GUARD + script.body)
+    return Script(GUARD + script.body, script.count, script.keys)
 
 
 class Course:
