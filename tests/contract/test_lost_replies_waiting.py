@@ -30,12 +30,12 @@ def arguments(request: Request) -> int:
 
 
 def enqueue(request: Request) -> bool:
-    """A waiter's acquire, once it listens: it carries its place in the queue, and says so."""
-    return ACQUIRE(request) and arguments(request) == 8 and request[-1] == b"1"
+    """A waiter's acquire, once it listens: it carries its place in the queue."""
+    return ACQUIRE(request) and arguments(request) == 8 and request[-1] != b""
 
 
 def leave(request: Request) -> bool:
-    """A waiter's good-bye: a release that also names its place."""
+    """A waiter's good-bye: a release that also gives up its place."""
     return RELEASE(request) and arguments(request) == 2
 
 
@@ -46,8 +46,8 @@ def waiting(store: Store, name: str) -> int:
 
 def listeners(store: Store, name: str) -> int:
     """How many listen where the first of the queue is to be told."""
-    (entry,) = store.zrange(f"task_lock#queue:{name}", 0, 0)
-    ((_, count),) = store.pubsub_numsub(entry.split()[1])
+    (token,) = store.zrange(f"task_lock#queue:{name}", 0, 0)
+    ((_, count),) = store.pubsub_numsub(store.hget(f"task_lock#waiters:{name}", token).split()[1])
     return int(count)
 
 

@@ -191,14 +191,16 @@ class TestByHand:
         assert cli.zcard(INDEX) == 0
 
     def test_an_index_that_is_gone(self, backend, cli):
-        """Locks are keys: they hold without an index, and are listed again with their next renewal or holder."""
-        mine = an_ask("video:1")
-        backend.acquire(mine)
+        """Locks are keys: they hold without an index, and are listed again with their next renewal, or caller."""
+        mine, busy = an_ask("video:1"), an_ask("video:2")
+        for ask in (mine, busy):
+            backend.acquire(ask)
         cli.delete(INDEX)
-        assert isinstance(backend.acquire(an_ask("video:1")), Busy)
         assert walk(backend) == []
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
-        assert [record.name for record in walk(backend)] == ["video:1"]
+        assert isinstance(backend.acquire(an_ask("video:2")), Busy)
+        assert [record.name for record in walk(backend)] == ["video:2", "video:1"]
+        assert backend.release("video:2", busy.token) is Released.RELEASED
         assert backend.release("video:1", mine.token) is Released.RELEASED
         consistent(cli)
 

@@ -15,7 +15,7 @@ import redis
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.subscribers import warn_cannot_subscribe
-from django_tasklock.types import Released
+from django_tasklock.types import Busy, Released
 from tests.support import environment
 from tests.support.exercise import HALVES, Exercise
 from tests.support.stores import an_ask, eventually, granted
@@ -102,7 +102,7 @@ def test_a_user_without_channels_waits_by_asking(
 def test_a_holder_without_channels_releases_to_waiters_that_look(
     configure: Any, user: Any, another: Any, store: redis.Redis, name: str, way: str
 ) -> None:
-    """It may not tell the waiter, who has subscribed: the lock is left free for it to find."""
+    """It may not tell the waiter, who has subscribed: the lock is handed over for it to find."""
     mute = another(user("~task_lock*", "resetchannels", "+@all"))
     ask = an_ask(name)
     granted(mute.acquire(ask))
@@ -120,7 +120,7 @@ def test_a_holder_without_channels_releases_to_waiters_that_look(
 def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
     user: Any, another: Any, store: redis.Redis, name: str
 ) -> None:
-    """Two wait; the one that finds the lock free goes, and takes its own place with it."""
+    """Two wait; the first is handed the lock and not told, and finds that out when it asks."""
     listening = user("~task_lock*", "&task_lock#*", "+@all", "-publish")
     first, second = another(listening), another(listening)
     holder = an_ask(name)
@@ -131,8 +131,9 @@ def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
         waiter.acquire()
     assert store.zcard(f"task_lock#queue:{name}") == 2
     assert first.release(name, holder.token) is Released.RELEASED
-    granted(waiters[1].acquire())
+    assert isinstance(waiters[1].acquire(), Busy)
+    granted(waiters[0].acquire())
     assert store.zcard(f"task_lock#queue:{name}") == 1
-    waiters[0].leave()
-    assert store.zcard(f"task_lock#queue:{name}") == 0
     waiters[1].leave()
+    assert store.zcard(f"task_lock#queue:{name}") == 0
+    waiters[0].leave()

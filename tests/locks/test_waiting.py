@@ -59,6 +59,12 @@ def queue(store: Store, name: str) -> int:
     return int(store.zcard(f"task_lock#queue:{name}"))
 
 
+def has_not_asked(store: Store, waiters: str, token: str) -> None:
+    """That waiter has asked for the last time as long ago as one in a stopped process."""
+    seen, *rest = (store.hget(waiters, token) or b"").split(b" ")
+    store.hset(waiters, token, b" ".join([b"%d" % (int(seen) - HANDOVER_TTL), *rest]))
+
+
 def left(store: Store, name: str) -> float:
     """Seconds the lock's key has."""
     return float(store.pttl(f"task_lock:{name}")) / 1000
@@ -546,8 +552,7 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
             waiter.subscriber.connection._sock.shutdown(socket.SHUT_RDWR)
             eventually(lambda: not dict(store.pubsub_numsub(waiter.channel))[waiter.channel.encode()])
         else:
-            late = int(store.hget(f"task_lock#seen:{name}", first.token) or 0) - HANDOVER_TTL
-            store.hset(f"task_lock#seen:{name}", first.token, late)
+            has_not_asked(store, f"task_lock#waiters:{name}", first.token)
         assert stranger.release(name, holder.token) is Released.RELEASED
         granted(next_one.wait(10))  # type: ignore[arg-type]
         assert line(store, name) == [third.token]
@@ -565,14 +570,13 @@ def test_a_waiter_for_permits_that_has_not_polled_for_long_is_skipped(store: Sto
     with permits.waiter(first) as waiter, permits.waiter(second) as next_one:
         assert isinstance(waiter.acquire(), Busy)
         assert isinstance(next_one.acquire(), Busy)
-        seen = f"task_lock#permits-seen:{name}"
-        store.hset(seen, first.token, int(store.hget(seen, first.token) or 0) - HANDOVER_TTL)
+        has_not_asked(store, f"task_lock#permits-waiters:{name}", first.token)
         permits.release(name, holder.token)
         granted(next_one.wait(10))  # type: ignore[arg-type]
         assert isinstance(waiter.acquire(), Busy)
         permits.release(name, second.token)
         granted(waiter.wait(10))  # type: ignore[arg-type]
-    assert not store.exists(seen)
+    assert not store.exists(f"task_lock#permits-waiters:{name}")
 
 
 @pytest.mark.slow

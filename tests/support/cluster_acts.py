@@ -77,4 +77,4 @@ class Waiting:
 def listening(cluster: Cluster, name: str) -> int:
     """How many wait for the lock, in the queue, and are told when it is their turn."""
     client = cluster.serving(SLOT).client
-    return sum(int(value.split()[0]) > 0 for value in client.hvals(f"{{task_lock}}#seen:{name}"))
+    return sum(int(value.split()[0]) > 0 for value in client.hvals(f"{{task_lock}}#waiters:{name}"))

@@ -47,4 +47,4 @@ def token_in(store: redis.Redis, name: str) -> str | None:
 
 def listening(store: redis.Redis, name: str) -> int:
     """How many wait for the lock, in the queue, and are told when it is their turn."""
-    return sum(int(seen) > 0 for seen in store.hvals(f"task_lock#seen:{name}"))
+    return sum(int(stored.split()[0]) > 0 for stored in store.hvals(f"task_lock#waiters:{name}"))

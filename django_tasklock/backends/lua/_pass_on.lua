@@ -1,31 +1,20 @@
--- Put the popped entry back into the queue, which may be empty by now.
-local function put_back(head)
-  redis.call('ZADD', KEYS[4], head[2], head[1])
-  redis.call('PEXPIRE', KEYS[4], 30000)
-end
-
--- Hand a free lock to the longest waiter that is alive: as a short lease, which its first
--- renewal extends to a full lease. A waiter whose channel has no subscriber is dead.
--- `head`: the entry that was popped from the queue already, if any.
--- Reply: the token that has the lock now (`self` if it is the caller's turn), or nil.
-local function pass_on(self, head)
-  local now, micros = clock()
+-- Hand a free lock to the longest waiter that is alive: as a short lease, which its first renewal extends to a full one.
+-- Reply: the token that has the lock now, or nil; `self` is not granted it, because it is the caller, whose turn it is
+local function pass_on(self)
   while true do
-    head = head or redis.call('ZPOPMIN', KEYS[4])
-    if not head[1] then return nil end
-    local token, channel, ttl, hold, holder = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*)$')
-    if token then -- skip an unreadable entry
-      local fence = token ~= self and tick(micros)
-      local there = not fence or notify(token, channel, token .. ' ' .. fence, now)
-      if there == nil then -- leave the lock free: the waiters poll
-        put_back(head)
-        return nil
-      end
-      redis.call('HDEL', SEEN, token)
-      if fence and there then grant(fence, now, token, ttl, hold, holder) end
-      if there then return token end
+    local token = redis.call('ZPOPMIN', KEYS[4])[1]
+    if not token then return nil end
+    local seen, channel, ttl, hold, _, holder = waiter_of(token)
+    redis.call('HDEL', WAITERS, token)
+    if token == self then return token end
+    local now, micros = clock()
+    if seen and is_alive(seen, channel, now) then
+      local fence = tick(micros)
+      redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
+      grant(fence, now, token, ttl, hold, holder)
+      wake(channel, token, fence)
+      return token
     end
-    head = nil
   end
 end
 

@@ -3,8 +3,7 @@
 -- Members are tokens, scored by the expiry of their leases; a hash has by token the same value as a lock (acquire.lua),
 -- with "fence" as the order of the grants. No key expires while a member may have a permit: expired members are removed
 -- by the next script that runs.
--- Queue entry: "<token> <channel> <ttl ms> <hold ms> <holder json> <limit>", scored by arrival.
--- KEYS of the scripts that can grant: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 seen
+-- KEYS of the scripts that can grant: 1 members, 2 values, 3 fence counter, 4 queue, 5 limiters by their end, 6 waiters
 -- KEYS[1] is KEYS[5], a colon and the limiter's name.
 
 local SPARE = 60000 -- ms for which the keys outlive the last timeout
@@ -53,32 +52,25 @@ local function admit(fence, now, token, ttl, hold, holder)
 end
 
 -- Grant free permits to the longest waiters that are alive: as short leases, which their first renewals extend to full
--- leases. Strictly in order: the first waiter blocks those behind it, even if their limits are greater, unless it is
--- dead, which is only checked for a caller whose limit `wanted` leaves a permit free.
--- Reply: `self` if it is the caller's turn, or nil.
+-- leases. Strictly in order: the first waiter blocks those behind it, even if their limits are greater, unless it is dead,
+-- which is only checked for a caller whose limit leaves a permit free.
+-- Reply: whether `self`, the caller, may take one: it is the first in the queue, or nobody is, and its limit leaves one
 local function grant_free(self, wanted)
   local now, micros = clock()
   while true do
-    local head = redis.call('ZRANGE', KEYS[4], 0, 0)
-    if not head[1] then return nil end
-    local token, channel, ttl, hold, holder, limit = string.match(head[1], '^(%S+) (%S+) (%d+) (%d+) (.*) (%d+)$')
-    local taken = redis.call('ZCARD', KEYS[1])
-    if not token then
-      redis.call('ZREM', KEYS[4], head[1]) -- an unreadable entry
-    elseif taken >= tonumber(limit) then
-      if token == self or taken >= (wanted or 0) then return nil end
-      if notify(token, channel, '- 0', now) ~= false then return nil end
-      leave_queue(token, head[1])
-    elseif token == self then
-      leave_queue(token, head[1])
-      return token
-    else
+    local token, taken = redis.call('ZRANGE', KEYS[4], 0, 0)[1], redis.call('ZCARD', KEYS[1])
+    if not token then return taken < wanted end
+    local seen, channel, ttl, hold, limit, holder = waiter_of(token)
+    local full = seen and taken >= tonumber(limit)
+    if full and (token == self or taken >= wanted) then return false end
+    if seen and token ~= self and is_alive(seen, channel, now) then
+      if full then return false end
       local fence = tick(micros)
-      local there = notify(token, channel, token .. ' ' .. fence, now)
-      if there == nil then return nil end -- the waiters poll
-      leave_queue(token, head[1])
-      if there then admit(fence, now, token, ttl, hold, holder) end
+      admit(fence, now, token, ttl, hold, holder)
+      wake(channel, token, fence)
     end
+    leave_queue(token)
+    if token == self then return true end
   end
 end
 

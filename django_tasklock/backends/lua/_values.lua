@@ -1,5 +1,10 @@
 -- Functions for a lock's value, or for other data in its place.
 
+-- Whether a value is the lock of this token.
+local function owned(value, token)
+  return string.sub(value, 11, 11 + #token) == token .. '"'
+end
+
 -- Whether a value is foreign, not written by us: callers pass '' as its token.
 local function foreign(value)
   return not string.find(value, '^{"token":"[^"]+"')

@@ -1,50 +1,50 @@
--- The queue of a lock, or of a limiter.
--- Entry: "<token> <channel> <ttl ms> <hold ms> <holder json>", scored by arrival.
--- Seen: a hash by token, when the waiter last polled (ms); negative while it is not subscribed to its channel. In a
--- Redis Cluster, where channels have a hash tag, also the node where it was subscribed then: "<ms> <node>".
--- KEYS: 3 fence counter, 4 queue, the last: seen
+-- The queue of a lock, or of a limiter: tokens, scored by arrival.
+-- Waiters: a hash by token, "<seen> <channel> <ttl ms> <hold ms> <limit> <holder json>". Seen: when the waiter last asked
+-- (ms), negative if its channel had no subscriber then. A token that is not in it was given up: see release.lua.
+-- KEYS: 3 fence counter, 4 queue, the last: waiters
 
-local SEEN = KEYS[#KEYS]
-local FROZEN = 3000 -- ms: every live waiter polls once a second; as HANDOVER_TTL in keys.py, the lease of a lock that was handed over
+local WAITERS = KEYS[#KEYS]
+local FROZEN = 3000 -- ms: every live waiter asks once a second; as HANDOVER_TTL in keys.py, the lease of a lock that was handed over
 
--- The number of subscribers of a channel at this node, and the node's id; nil outside of a cluster. In a cluster a
--- publish also reaches subscribers at other nodes, which must not get a grant of this node.
-local function listeners(channel)
-  if not string.find(channel, '{', 1, true) then return nil end
-  local said, node = redis.pcall('PUBSUB', 'NUMSUB', channel), redis.pcall('CLUSTER', 'MYID')
-  if type(node) ~= 'string' or said.err then return nil end
-  return said[2], node
+-- Whether a channel has a subscriber at this server. In a cluster, a message also reaches those at other nodes: they must
+-- not get a grant of this node, which may not serve the lock any more. A user who may not ask is told that it has one.
+local function has_subscriber(channel)
+  local told = redis.pcall('PUBSUB', 'NUMSUB', channel)
+  return told.err ~= nil or told[2] > 0
 end
 
--- Join the queue, or poll from there. An entry that was removed gets its old rank again. Reply: the rank.
-local function join_queue(token, entry, rank, listens, now, micros)
-  rank = redis.call('ZSCORE', KEYS[4], entry) or (rank or '') ~= '' and rank or tick(micros)
-  local number, node = listeners(string.match(entry, '^%S+ (%S+)') or ' ')
-  local there = listens == '1' and number ~= 0
-  redis.call('ZADD', KEYS[4], rank, entry)
-  redis.call('HSET', SEEN, token, string.format('%.0f', there and now or -now) .. (node and ' ' .. node or ''))
+-- Join the queue, or ask from there. A token that was removed gets its old rank again.
+-- Reply: the rank; 1 if the channel has a subscriber, else 0
+local function join_queue(token, channel, ttl, hold, limit, holder, rank, now, micros)
+  local heard = has_subscriber(channel)
+  rank = redis.call('ZSCORE', KEYS[4], token) or rank ~= '' and rank or tick(micros)
+  local seen = string.format('%.0f', heard and now or -now)
+  redis.call('ZADD', KEYS[4], rank, token)
+  redis.call('HSET', WAITERS, token, table.concat({seen, channel, ttl, hold, limit, holder}, ' '))
   redis.call('PEXPIRE', KEYS[4], 30000)
-  redis.call('PEXPIRE', SEEN, 30000)
-  return tonumber(rank)
+  redis.call('PEXPIRE', WAITERS, 30000)
+  return tonumber(rank), heard and 1 or 0
 end
 
-local function leave_queue(token, entry)
-  redis.call('ZREM', KEYS[4], entry)
-  redis.call('HDEL', SEEN, token)
+local function leave_queue(token)
+  redis.call('ZREM', KEYS[4], token)
+  redis.call('HDEL', WAITERS, token)
 end
 
--- Publish a message to a waiter. Reply: whether it is alive, or nil: this user may not publish. A waiter that has not
--- polled for FROZEN is in a stopped process, all of whose waiters are passed over; if it continues, it gets its old
--- rank again. One that was subscribed at another node, before the slot was moved here, will poll here soon.
-local function notify(token, channel, message, now)
-  local noted = redis.call('HGET', SEEN, token)
-  local seen = noted and tonumber(string.match(noted, '^%S+'))
-  if not seen then return false end -- it gave up its token, see release.lua
-  if now - math.abs(seen) >= FROZEN then return false end
-  if seen < 0 then return true end -- it will poll soon
-  local number, node = listeners(channel)
-  if number == 0 then return string.match(noted, ' (%S+)$') ~= node end
-  local heard = redis.pcall('PUBLISH', channel, message)
-  if type(heard) ~= 'number' then return nil end
-  return heard > 0
+-- What is stored of a waiter: seen, channel, ttl, hold, limit, holder; nil: it gave up its token, or is unreadable.
+local function waiter_of(token)
+  return string.match(redis.call('HGET', WAITERS, token) or '', '^(-?%d+) (%S+) (%d+) (%d+) (%d+) (.*)$')
 end
+
+-- Whether a waiter will take what it is granted: it asked a short while ago, and listens, or will ask again at once. One
+-- that has not asked for FROZEN is in a stopped process, all of whose waiters are passed over.
+local function is_alive(seen, channel, now)
+  seen = tonumber(seen)
+  return now - math.abs(seen) < FROZEN and (seen < 0 or has_subscriber(channel))
+end
+
+-- Tell a waiter what it was granted. Without a message it finds out when it asks again.
+local function wake(channel, token, fence)
+  redis.pcall('PUBLISH', channel, token .. ' ' .. fence)
+end
+

@@ -2,7 +2,7 @@
 -- KEYS: 1 lock
 -- ARGV: 1 token
 -- Reply: 1 recorded, now or before, 0 not this token's lock
--- use: owned clock
+-- use: values clock
 local value = redis.pcall('GET', KEYS[1])
 if type(value) ~= 'string' or not owned(value, ARGV[1]) then return 0 end
 if not string.find(value, '"asked":%d+,"fence":%d+,"until":%d+}$') then

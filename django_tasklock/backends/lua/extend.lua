@@ -2,10 +2,9 @@
 -- KEYS: 1 lock, 2 index by expiry
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms
 -- Reply: 1 extended, 0 not this token's lock
--- use: owned
+-- use: clock values
 local value = redis.call('GET', KEYS[1])
 if not value or not owned(value, ARGV[1]) then return 0 end
--- use: clock
 local now = clock()
 redis.call('PEXPIRE', KEYS[1], ARGV[2]) -- first: a write that a full server allows
 value = string.gsub(value, '"until":%d+}$', '"until":' .. (now + ARGV[3]) .. '}')

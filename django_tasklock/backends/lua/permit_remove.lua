@@ -9,6 +9,6 @@ local value = redis.call('HGET', KEYS[2], ARGV[1])
 if not value then return false end
 local reply = {redis.call('ZSCORE', KEYS[1], ARGV[1]) - now, value, now, redis.call('ZCARD', KEYS[4])}
 remove_member(ARGV[1])
-grant_free()
+grant_free(nil, 0)
 forget_if_empty()
 return reply

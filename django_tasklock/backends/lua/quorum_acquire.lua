@@ -6,7 +6,7 @@
 --       7 'raise': replace the fence if the token has the lock with an earlier one
 -- Reply: granted: its fence here; busy: {ms left (-1: no expiry), value, now ms}; {'behind', the greatest fence};
 --        'empty'; {'abstains', ms until it votes}
--- use: owned values clock
+-- use: values clock
 local token, ttl, hold, holder, former, proposal = unpack(ARGV)
 local now = clock()
 local ends, floor = string.match(redis.call('GET', KEYS[3]) or '', '^(%d+) (%d+) ')

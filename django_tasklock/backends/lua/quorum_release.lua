@@ -3,7 +3,7 @@
 -- ARGV: 1 token ('': a foreign value), 2 '' from its holder; 'remove': by an operator, who also forgets a lapsed lock;
 --       'any': the same, from any holder
 -- Reply: 0 the lock is free, -1 it is another holder's, else what was removed: {ms left (-1: no expiry), value, now ms}
--- use: owned values clock
+-- use: values clock
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then value = '' end -- of another type: foreign
 if not value then

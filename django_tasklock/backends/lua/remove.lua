@@ -2,7 +2,7 @@
 -- KEYS: as in acquire.lua, 1 to 5
 -- ARGV: 1 the token it must have ('': a foreign value), 2 'any' token ('': only that one)
 -- Reply: nil if nothing was removed, else {ms left (-1: no expiry), value, now ms, number of waiters}
--- use: owned values clock fence grant waiters pass_on
+-- use: values clock fence grant waiters pass_on
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then value = '' end -- of another type: foreign
 if not value then

@@ -2,7 +2,7 @@
 -- KEYS: 1 index by expiry, 2... locks
 -- ARGV: token and ttl ms of each lock in turn
 -- Reply: for each lock 2 renewed and its release is requested, 1 renewed, 0 lost
--- use: owned values clock
+-- use: values clock
 local now = clock()
 local reply = {}
 for i = 2, #KEYS do

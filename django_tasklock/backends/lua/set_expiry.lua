@@ -2,7 +2,7 @@
 -- KEYS: 1 lock, 2 index by expiry
 -- ARGV: 1 token ('': a foreign value), 2 ttl ms
 -- Reply: 1 done, 0 it has an expiry, is missing, or is not this token's
--- use: owned values clock
+-- use: values clock
 local value = redis.pcall('GET', KEYS[1])
 if type(value) == 'table' then value = '' end -- not a text: not our value
 if not value or redis.call('PTTL', KEYS[1]) ~= -1 then return 0 end

@@ -12,7 +12,7 @@ from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Quer
 from django_tasklock.backends.redis.cluster import is_cluster
 from django_tasklock.backends.redis.cluster_async import ClusterConnections
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, packed_arguments
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted
 from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
@@ -25,8 +25,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 
 __all__ = ["RedisBackend"]
 
-ACQUIRE = load("acquire", 5, 4)
-FOLLOW = load("acquire", 5, 6)
+ACQUIRE = load("acquire", 5, 5)
 RELEASE = load("release", 5, 1)
 EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
@@ -119,12 +118,7 @@ class RedisBackend(QueueStore, LockStore):
 
     def _acquire_command(self, request: AcquireRequest) -> tuple[Script, bytes]:
         """Return ``acquire.lua`` with its keys and arguments."""
-        if request.supersedes:
-            return FOLLOW, self.layout.following(request)
-        name, token, ttl, hold, holder, *_ = request
-        packed = token.encode()
-        arguments = packed_arguments(ttl, hold, holder)
-        return ACQUIRE, b"%b$%d\r\n%b\r\n%b" % (self._keys(name), len(packed), packed, arguments)
+        return ACQUIRE, self._keys(request.name) + self.layout.arguments(request)
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of ``acquire.lua``."""

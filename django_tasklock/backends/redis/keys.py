@@ -4,7 +4,7 @@ With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 ``task_lock:video:42``, so ``GET``, ``TTL`` and ``DEL`` of redis-cli work on it. Beside
 the locks there are ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (the waiters, by arrival),
-``task_lock#seen:video:42`` (when each waiter last polled),
+``task_lock#waiters:video:42`` (who they are, and when each last asked),
 ``task_lock#flag:video:42`` (a message is parked for the lock),
 ``task_lock#ticket`` (the last sequence number), ``task_lock#line:video:42`` (the members that drew one for the lock and
 have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it).
@@ -44,7 +44,7 @@ class Layout:
         self.prefix = prefix
         root = prefix.removesuffix(":") + "#"
         self.queue = f"{root}queue:"
-        self.seen = f"{root}seen:"
+        self.waiters = f"{root}waiters:"
         self.channel = f"{root}wake:"
         self.flags = f"{root}flag:"
         self.orders = f"{root}line:"
@@ -52,14 +52,14 @@ class Layout:
         self.index = bulk(f"{root}index")
         self.fence = bulk(f"{root}fence")
         self.ticket = bulk(f"{root}ticket")
-        parts = prefix.encode(), self.index, self.fence, self.queue.encode(), self.seen.encode()
+        parts = prefix.encode(), self.index, self.fence, self.queue.encode(), self.waiters.encode()
         name = b"$%%d\r\n%b%%b\r\n"
-        lock, index, fence, queue, seen = (part.replace(b"%", b"%%") for part in parts)
-        self.granting = (name + b"%b%b" + name + name) % (lock, index, fence, queue, seen)
-        """The keys of the scripts that can grant: lock, index, fence counter, queue, seen. A template for ``%``: for
+        lock, index, fence, queue, waiters = (part.replace(b"%", b"%%") for part in parts)
+        self.granting = (name + b"%b%b" + name + name) % (lock, index, fence, queue, waiters)
+        """The keys of the scripts that can grant: lock, index, fence counter, queue, waiters. A template for ``%``: for
         each key with the name, its full length (see ``sizes``) and the name."""
         self.sizes = len(parts[0]), len(parts[3]), len(parts[4])
-        """The lengths of the keys of lock, queue and seen without the name."""
+        """The lengths of the keys of lock, queue and waiters without the name."""
 
     def lock(self, name: str) -> bytes:
         """Return the key of a lock."""
@@ -71,7 +71,7 @@ class Layout:
 
     def waiting(self, name: str) -> bytes:
         """Return the keys of the waiters for a lock."""
-        return bulk(self.queue + name) + bulk(self.seen + name)
+        return bulk(self.queue + name) + bulk(self.waiters + name)
 
     def order(self, name: str) -> bytes:
         """Return the key of the order of a lock: the members that drew a sequence number and have not left."""
@@ -85,35 +85,21 @@ class Layout:
         """Return the keys of the scripts that can grant this lock."""
         bare = name.encode()
         size = len(bare)
-        lock, queue, seen = self.sizes
-        return self.granting % (size + lock, bare, size + queue, bare, size + seen, bare)
+        lock, queue, waiters = self.sizes
+        return self.granting % (size + lock, bare, size + queue, bare, size + waiters, bare)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return the keys and arguments of ``acquire.lua`` for a caller that does not wait."""
         return self.keys(request.name) + self.arguments(request)
 
     def arguments(self, request: AcquireRequest) -> bytes:
-        """Return the arguments of ``acquire.lua``: token, TTL, hold and holder."""
-        token = request.token.encode()
+        """Return the arguments of ``acquire.lua``: token, TTL, hold, holder, and the token of the hold to follow."""
         rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder)
-        return b"$%d\r\n%b\r\n%b" % (len(token), token, rest)
-
-    def following(self, request: AcquireRequest) -> bytes:
-        """Return the keys and arguments of ``acquire.lua`` for a request that supersedes an earlier lease."""
-        return self.acquiring(request) + bulk("") + bulk(request.supersedes)
-
-    def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return the keys and arguments of ``acquire.lua`` for a waiter that joins the queue, or polls from there."""
-        return self.acquiring(request) + self.entry(request, channel) + bulk("") + place(rank, listens)
+        return bulk(request.token) + rest + bulk(request.supersedes)
 
     def new_channel(self) -> str:
         """Return a new name for the channel of one waiter."""
         return self.channel + os.urandom(12).hex()
-
-    def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """Return the queue entry of a waiter, as ``lua/_pass_on.lua`` reads it."""
-        ttl = request.handover_ttl(HANDOVER_TTL)
-        return bulk(f"{request.token} {channel} {ttl} {request.hold_ms} {request.holder}")
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from a reply ``{ms left, value, now, waiting}``; the last may be missing."""
@@ -127,18 +113,18 @@ class Layout:
 
 
 def is_granted(reply: Any) -> bool:
-    """Return whether a reply is that to a grant, ``fence`` or ``{fence, expired}``; that to a refusal is longer."""
-    return type(reply) is int or len(reply) == 2
+    """Return whether a reply is that to a grant, ``{fence, expired}``; that to a refusal is longer."""
+    return len(reply) == 2
 
 
 def grant_in(reply: Any, ttl: int) -> Grant:
     """Return the grant in a reply to one."""
-    return Grant(reply, ttl) if type(reply) is int else Grant(reply[0], ttl, reply[1])
+    return Grant(reply[0], ttl, reply[1])
 
 
-def place(rank: int | None, listens: bool) -> bytes:
-    """Return a waiter's last arguments: its earlier rank in the queue, and whether it listens on its channel."""
-    return bulk("" if rank is None else rank) + bulk("1" if listens else "")
+def joining(request: AcquireRequest, channel: str, rank: int | None) -> bytes:
+    """Return a waiter's last arguments: its channel, the TTL of a hand-over, and its earlier rank in the queue."""
+    return bulk(channel) + bulk(request.handover_ttl(HANDOVER_TTL)) + bulk("" if rank is None else rank)
 
 
 @lru_cache(maxsize=256)  # few in number, the same from call to call

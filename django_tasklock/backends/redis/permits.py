@@ -2,8 +2,8 @@
 
 With the prefix ``task_lock:`` the members of ``transcode`` are the sorted set ``task_lock#permits:transcode``,
 tokens scored by the expiry of their leases; ``task_lock#permits-by:transcode`` is a hash of their holders,
-``task_lock#permits-queue:transcode`` the queue of waiters, ``task_lock#permits-seen:transcode`` when they last
-polled, and ``task_lock#permits`` the names of the limiters.
+``task_lock#permits-queue:transcode`` the queue of waiters, ``task_lock#permits-waiters:transcode`` who they are, and
+``task_lock#permits`` the names of the limiters.
 
 Permits are not N numbered locks: a caller would have to try up to N of them, could not wait for *any* of them in
 order, and after N was lowered the upper ones would not be counted.
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.queries import Queued
-from django_tasklock.backends.redis.keys import HANDOVER_TTL, grant_in, is_granted, place, record
+from django_tasklock.backends.redis.keys import grant_in, is_granted, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import Script, bulk, load
 from django_tasklock.backends.redis.waiter import QueueStore
@@ -42,7 +42,8 @@ class PermitLayout:
 
     def __init__(self, layout: Layout) -> None:
         root = layout.prefix.removesuffix(":") + "#permits"
-        self.members, self.holders, self.queue, self.seen = f"{root}:", f"{root}-by:", f"{root}-queue:", f"{root}-seen:"
+        self.members, self.holders, self.queue = f"{root}:", f"{root}-by:", f"{root}-queue:"
+        self.waiters = f"{root}-waiters:"
         self.index = bulk(root)
         self._fence = layout.fence
         self.new_channel = layout.new_channel
@@ -54,11 +55,11 @@ class PermitLayout:
     def keys(self, name: str) -> bytes:
         """Return the keys of the scripts that can grant a permit."""
         keys = self.set(name) + bulk(self.holders + name) + self._fence + bulk(self.queue + name)
-        return keys + self.index + bulk(self.seen + name)
+        return keys + self.index + bulk(self.waiters + name)
 
     def waiting(self, name: str) -> bytes:
         """Return the keys of the waiters for a permit."""
-        return bulk(self.queue + name) + bulk(self.seen + name)
+        return bulk(self.queue + name) + bulk(self.waiters + name)
 
     def acquiring(self, request: AcquireRequest) -> bytes:
         """Return the keys and arguments of ``permit_acquire.lua`` for a caller that does not wait."""
@@ -70,17 +71,6 @@ class PermitLayout:
             + bulk(request.limit)
         )
         return self.keys(request.name) + arguments
-
-    def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return the keys and arguments of ``permit_acquire.lua`` for a waiter."""
-        return self.acquiring(request) + self.entry(request, channel) + place(rank, listens)
-
-    def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """Return the queue entry of a waiter, as ``grant_free`` in ``lua/_permits.lua`` reads it."""
-        return bulk(
-            f"{request.token} {channel} {request.handover_ttl(HANDOVER_TTL)} {request.hold_ms}"
-            f" {request.holder} {request.limit}"
-        )
 
 
 class RedisPermits(QueueStore, Permits):

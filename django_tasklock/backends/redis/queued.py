@@ -15,23 +15,21 @@ WAITERS = load("waiters", 2, 1)
 
 
 def waiters_in(reply: list[Any]) -> Queued:
-    """Return the waiters in a reply of ``waiters.lua``, without their tokens."""
+    """Return the waiters in a reply of ``waiters.lua``, without their tokens, nor those who have given theirs up."""
     now, total, *flat = reply
     found = []
-    for entry, rank, seen in zip(flat[::3], flat[1::3], flat[2::3], strict=True):
-        # Without a "seen" field the waiter has given up its token.
-        present = seen is not None and now - abs(int(seen.split()[0])) < HANDOVER_TTL
-        since = min(max(0, int(float(rank)) // 1000), LATEST)
-        found.append(Waiting(_holder(entry), since, now, present))
+    for rank, stored in zip(flat[::2], flat[1::2], strict=True):
+        if stored is not None:
+            seen, holder = _parts_of(stored)
+            since = min(max(0, int(float(rank)) // 1000), LATEST)
+            found.append(Waiting(holder, since, now, now - abs(seen) < HANDOVER_TTL))
     return Queued(found, total)
 
 
-def _holder(entry: bytes) -> Holder:
-    """Return the holder in an entry ``<token> <channel> <ttl ms> <hold ms> <holder json>``, followed by a limit for
-    permits.
-    """
-    text = entry.decode(errors="replace").split(" ", 4)[-1]
+def _parts_of(stored: bytes) -> tuple[int, Holder]:
+    """Return when a waiter last asked, and its holder, from what ``_waiters.lua`` stores."""
     try:
-        return holder_of(json.JSONDecoder().raw_decode(text)[0])
+        seen, *_, holder = stored.decode().split(" ", 5)
+        return int(seen), holder_of(json.loads(holder))
     except (ValueError, RecursionError):
-        return Holder(unreadable=True)
+        return 0, Holder(unreadable=True)

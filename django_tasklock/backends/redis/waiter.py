@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
-from django_tasklock.backends.redis.keys import HANDOVER_TTL
+from django_tasklock.backends.redis.keys import HANDOVER_TTL, joining
 from django_tasklock.backends.redis.script import bulk
 from django_tasklock.backends.redis.subscribers import Subscriber, warn_cannot_subscribe
 from django_tasklock.exceptions import BackendUnavailable
@@ -48,14 +48,11 @@ class QueueLayout(Protocol):
     def keys(self, name: str) -> bytes:
         """Return the keys of the scripts that can grant."""
 
-    def joining(self, request: AcquireRequest, channel: str, rank: int | None, listens: bool) -> bytes:
-        """Return the keys and arguments of ``JOIN`` for a waiter that joins the queue, or polls from there."""
-
-    def entry(self, request: AcquireRequest, channel: str) -> bytes:
-        """Return the queue entry of a waiter."""
+    def acquiring(self, request: AcquireRequest) -> bytes:
+        """Return the keys and arguments of ``JOIN`` for a caller that does not wait."""
 
     def new_channel(self) -> str:
-        """Return a new name for the channel of one waiter."""
+        """Return a new name for a channel."""
 
 
 class QueueStore(LeaseStore):
@@ -123,7 +120,7 @@ class RedisWaiter(Waiter):
             self.subscriber = None
         if self.subscriber is None:
             # Join first: connecting takes several round trips, and later waiters must not get ahead meanwhile.
-            answer = self._join(listens=False)
+            answer = self._join()
             if isinstance(answer, Grant):
                 return answer
             try:
@@ -136,11 +133,11 @@ class RedisWaiter(Waiter):
             except BackendUnavailable as error:
                 warn_polling(self.backend.noun, self.request.name, error)
                 return answer
-        return self._join(listens=True)
+        return self._join()
 
-    def _join(self, listens: bool) -> Grant | Busy:
+    def _join(self) -> Grant | Busy:
         self.queued = True
-        tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
+        tail = self.backend.layout.acquiring(self.request) + joining(self.request, self.channel, self._rank)
         reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
@@ -150,7 +147,7 @@ class RedisWaiter(Waiter):
         return answer
 
     def _leave_queue(self) -> None:
-        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
+        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.request))
         self.queued = False
 
     def wait(self, seconds: float) -> Grant | None:
@@ -257,7 +254,7 @@ class AsyncWaiter:
             self._subscription.connection.unsubscribe(self._subscription)
             self._subscription = None
         if self._subscription is None:
-            answer = await self._join(listens=False)
+            answer = await self._join()
             if isinstance(answer, Grant):
                 return answer
             try:
@@ -270,11 +267,11 @@ class AsyncWaiter:
             except BackendUnavailable as error:
                 warn_polling(self.backend.noun, self.request.name, error)
                 return answer
-        return await self._join(listens=True)
+        return await self._join()
 
-    async def _join(self, listens: bool) -> Grant | Busy:
+    async def _join(self) -> Grant | Busy:
         self.queued = True
-        tail = self.backend.layout.joining(self.request, self.channel, self._rank, listens)
+        tail = self.backend.layout.acquiring(self.request) + joining(self.request, self.channel, self._rank)
         reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
@@ -284,7 +281,7 @@ class AsyncWaiter:
         return answer
 
     async def _leave_queue(self) -> None:
-        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.request, self.channel))
+        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.request))
         self.queued = False
 
     async def wait(self, seconds: float) -> Grant | None:
@@ -350,6 +347,6 @@ def handed_over(message: Any, token: str) -> int | None:
     return int(fence) if whose == token else None
 
 
-def leaving(layout: QueueLayout, request: AcquireRequest, channel: str) -> bytes:
-    """Return the keys and arguments of ``LEAVE`` for a waiter: its entry, and the lock if it was handed over."""
-    return layout.keys(request.name) + bulk(request.token) + layout.entry(request, channel)
+def leaving(layout: QueueLayout, request: AcquireRequest) -> bytes:
+    """Return the keys and arguments of ``LEAVE`` for a waiter that leaves the queue, with the lock if it has it."""
+    return layout.keys(request.name) + bulk(request.token) + bulk("1")
