@@ -19,8 +19,6 @@ AFTER_FORK = (
     "django_tasklock.backends",
     "django_tasklock.backends.contract.threads",
     "django_tasklock.backends.memory.store",
-    "django_tasklock.rates.background",
-    "django_tasklock.rates.limiter_view",
     "django_tasklock.db.pools",
     "django_tasklock.db.forks",
     "django_tasklock.counts",

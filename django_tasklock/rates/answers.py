@@ -16,12 +16,14 @@ from typing import Any
 from django_tasklock.backends.contract.rates import Pushback
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.rates.notation import UNITS, parse_retry_after
+from django_tasklock.types import monotonic
 
 MILLISECONDS = "retry-after-ms"
 HEADERS = (MILLISECONDS, "retry-after", "x-ratelimit-reset-after", "ratelimit-reset", "x-ratelimit-reset")
 """The headers that say so, the most exact one first. In the last one some services have a time, others seconds."""
 
 _LEAST_TIMESTAMP = 1_000_000_000  # a number from here on is seconds since 1970; from a thousand times it on, ms
+LONGEST_BACKOFF = 60.0  # seconds
 _PART = r"(\d+(?:\.\d+)?)\s*([a-z]+)\s*"
 
 
@@ -84,3 +86,26 @@ def _read(value: str, header: str) -> float | datetime | None:
     if number < _LEAST_TIMESTAMP:
         return number
     return datetime.fromtimestamp(number / 1000 if number >= 1000 * _LEAST_TIMESTAMP else number, UTC)
+
+
+_backoffs: dict[str, tuple[float, float]] = {}  # by limiter: the seconds of the last pause, and its end
+
+
+def next_backoff(name: str) -> float:
+    """Return the seconds to pause after an answer that does not say how long: 1, doubled each time, up to a minute.
+
+    Answers to calls that were under way at once count once, and a minute without any begins anew.
+    """
+    now = monotonic()
+    seconds, ends = _backoffs.get(name, (1.0, -math.inf))
+    if now >= ends + LONGEST_BACKOFF:
+        seconds = 1.0
+    elif now >= ends:
+        seconds = min(2 * seconds, LONGEST_BACKOFF)
+    _backoffs[name] = seconds, now + seconds
+    return seconds
+
+
+def forget() -> None:
+    """Forget all pauses."""
+    _backoffs.clear()

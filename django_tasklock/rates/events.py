@@ -49,6 +49,20 @@ def refused(terms: Terms, wait: int, max_wait: int) -> RateLimitExceeded:
     return error
 
 
+def always_late(terms: Terms, misses: int, seconds: float) -> RateLimitExceeded:
+    """Report that a caller has missed slot after slot, the last one by ``seconds``, and return the error."""
+    error = RateLimitExceeded(
+        f"rate limit {terms.name!r}: this call was too late for its reservation {misses} times, the last time by"
+        f" {seconds:.3f} s; the store or this process takes longer than the margin of {terms.margin / 1_000_000:g} s:"
+        " raise margin=",
+        name=terms.name,
+        retry_after=0.0,
+    )
+    logger.warning("refused: %s", error)
+    signals.send(signals.rate_refused, terms.name, error=error, retry_after=0.0)
+    return error
+
+
 def cancelled(name: str, returned: bool) -> None:
     """Report that a reservation was cancelled. ``returned``: whether its slot was returned to the store."""
     if returned:

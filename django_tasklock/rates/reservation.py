@@ -1,41 +1,59 @@
-"""``Reservation``: a booked slot at a rate limit, to be used or cancelled."""
+"""``Reservation``: a slot at a rate limit. It is booked, waited for, confirmed and used, or given back.
+
+A caller that waits for more than a second sleeps until half a second before its slot and asks the store once more: only
+then it learns of a pause, a reset, and a slot that has become free, and the store gives the slot of a caller that does
+not ask to the next one. A caller that is later than the margin has missed its slot and asks for another one.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
-from typing import NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 from django_tasklock.backends.contract.rates import Booked, Refused
 from django_tasklock.context import asleep, sleep
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates import events
-from django_tasklock.rates.background import background_work, shield_booking
-from django_tasklock.rates.slot_wait import EXCHANGE_LOCK_TIMEOUT, SlotWait
-from django_tasklock.rates.slots import Slot
-from django_tasklock.rates.stored import StoredLimit
 from django_tasklock.types import monotonic
 
-LEAST_MARGIN = 0.001  # seconds: every margin is at least that, and a shorter wait counts as none
+if TYPE_CHECKING:
+    from django_tasklock.rates.limiter import RateLimiter
+
+EARLY = 0.5
+"""Seconds before its slot at which a caller asks the store to confirm it."""
+TRUSTED_FOR = 1.0
+"""The longest wait, in seconds, after which a call is made without asking again."""
+LONGEST_SLEEP = 15.0
+"""Seconds after which a caller asks in any case: its slot may be another one, after a pause or a reset."""
+NO_WAIT = 0.001
+"""A wait that is shorter, in seconds, counts as none."""
+
+MOST_MISSES = 32
+"""The most times that a caller may be too late for its slot: each time nobody uses it."""
+
+Step = float | Callable[[], object]
+"""What a waiting caller does next: sleep so many seconds, or send a request."""
 
 
-class Limiter(Protocol):
-    """The limiter of a reservation."""
+class Slot(NamedTuple):
+    """A booked time at a limiter, with the times of request and answer on this process's clock."""
 
-    name: str
+    booked: Booked
+    sent: float
+    received: float
 
     @property
-    def shared(self) -> Limiter | None:
-        """For a tenant, the limiter that all tenants share."""
+    def wait(self) -> float:
+        """The seconds until its time, at least."""
+        return max(0.0, self.received + self.booked.wait / 1_000_000 - monotonic())
 
-    def book(self, deadline: float, cost: int, spaced: bool = False) -> Reservation:
-        """Book the first free slot."""
-
-    async def abook(self, deadline: float, cost: int) -> Reservation:
-        """Do what ``book`` does, for coroutines."""
-
-    def go_without(self, reservation: Reservation, error: BackendUnavailable) -> None:
-        """Apply the policy for a store that is down: book elsewhere, or raise."""
+    @property
+    def late(self) -> float:
+        """The seconds since its time, at most; negative: it is still to come."""
+        return monotonic() - self.sent - self.booked.wait / 1_000_000
 
 
 class TokenPart(NamedTuple):
@@ -68,27 +86,26 @@ class Reservation:
     reservation is true in a boolean context.
     """
 
-    # Most calls are allowed at once, and need none of these attributes in the instance.
-    slot: Slot | None = None
-    """Its slot; ``None``: the call was allowed without one, because the store is down."""
-    shared: Reservation | None = None
-    """The reservation of a tenant at the limit that all tenants share, once it is booked."""
     state = "booked"
     """``booked``, ``used``, ``cancelled`` or ``moved`` (to another process, by its token)."""
-    spaced = False
-    """Whether another slot in exchange has to be at some distance from the others."""
+    slot: Slot | None = None
+    """Its slot. ``None`` while the store is asked, and if the call is allowed without one, as the store is down."""
+    shared: Reservation | None = None
+    """The reservation of a tenant at the limit that all tenants share, once it is booked."""
     missed = False
     """Whether it was moved here, and has another slot because the first one was missed on the way."""
-    _slot_wait: SlotWait | None = None
     _waited = False
+    _misses = 0
 
-    def __init__(self, limiter: Limiter, stored: StoredLimit, cost: int, deadline: float) -> None:
+    def __init__(self, limiter: RateLimiter, cost: int, deadline: float, spaced: bool = False) -> None:
         self.limiter = limiter
-        self.stored = stored
         self.cost = cost
         self.deadline = deadline
         """When the caller stops waiting, on this process's clock."""
-        self.began = monotonic()
+        self.spaced = spaced
+        """Whether its slot has to be at some distance from the others."""
+        self._began = monotonic()
+        self._lock = threading.Lock()  # an answer may come to a thread whose coroutine is being cancelled
 
     @property
     def booked(self) -> bool:
@@ -112,233 +129,177 @@ class Reservation:
         return datetime.fromtimestamp(self.slot.booked.time / 1_000_000, UTC)
 
     @property
-    def late(self) -> float:
-        """The seconds since its slot on the store's clock, at most. Negative: the slot is still to come."""
-        return 0.0 if self.slot is None else self.slot.late(self.stored.clock)
-
-    @property
     def max_wait(self) -> int:
         """The microseconds that its slot may be away from now."""
-        return self.max_wait_at(monotonic())
+        return min(self.limiter.terms.horizon, max(0, int((self.deadline - monotonic()) * 1_000_000)))
 
-    def max_wait_at(self, now: float) -> int:
-        """Return ``max_wait`` at ``now``, a time on this process's clock."""
-        left = int((self.deadline - now) * 1_000_000)
-        return min(self.stored.terms.horizon, left) if left > 0 else 0
+    # Booking
 
-    @property
-    def slot_wait(self) -> SlotWait:
-        """The schedule of its wait."""
-        if self._slot_wait is None:
-            self._slot_wait = SlotWait(self.stored, self.cost)
-        return self._slot_wait
+    def book(self) -> Self:
+        """Book the first free slot. Raises ``RateLimitExceeded`` if that is too late, and ``BackendUnavailable``."""
+        self._run([self._book])
+        return self
+
+    async def abook(self) -> Self:
+        """Do what ``book`` does, for coroutines."""
+        await self._arun([self._book])
+        return self
+
+    def restore(self, part: TokenPart) -> Self:
+        """Take up the slot of another process, or another one if it was missed. Raises like ``book``."""
+
+        def resume() -> None:
+            booked = self._resume(part.slot, part.edition)
+            self.missed = _is_later(booked, part)
+            if self.missed:
+                late = booked.time - booked.wait - booked.total_pause - part.slot
+                events.late(self.limiter.name, max(0, late) / 1_000_000)
+
+        self._run([resume])
+        return self
+
+    def keep(self, answer: Booked | Refused, sent: float) -> Booked:
+        """Keep the slot of an answer. Raises ``RateLimitExceeded`` if it has none."""
+        if isinstance(answer, Refused):
+            self.state = "cancelled"
+            raise events.refused(self.limiter.terms, answer.wait, self.max_wait)
+        with self._lock:
+            kept = self.state == "booked"
+            if kept:
+                self.slot = Slot(answer, sent, monotonic())
+        if not kept:  # its coroutine was cancelled meanwhile
+            self.limiter.cancel_slot(self.cost, answer.slot, answer.edition)
+        return answer
+
+    def _book(self) -> None:
+        sent = monotonic()
+        answer = self.limiter.store.reserve(self.limiter.terms, self.cost, self.max_wait, self.spaced, True)
+        events.count_answer(self.limiter.name, answer)
+        self.keep(answer, sent)
+
+    def _resume(self, slot: int, edition: int) -> Booked:
+        sent, limiter = monotonic(), self.limiter
+        answer = limiter.store.resume(limiter.terms, self.cost, slot, edition, self.max_wait, self.spaced)
+        return self.keep(answer, sent)
+
+    def _confirm(self) -> None:
+        with self._lock:
+            old = self.slot
+            if old is None or self.state != "booked":
+                return
+            if (late := old.late) > 0:
+                self._misses += 1
+            if self._misses > MOST_MISSES:
+                raise events.always_late(self.limiter.terms, self._misses, late)
+            self.slot = None  # it may be exchanged until the answer comes
+        if _is_later(self._resume(old.booked.slot, old.booked.edition), old.booked) and late > 0:
+            events.late(self.limiter.name, late)
+
+    # Waiting and using
 
     def use(self) -> Self:
         """Sleep until its slot. Raises ``RateLimitExceeded`` if it was missed and there is no other slot in time.
 
         If the sleep is interrupted, the slot is returned.
         """
-        if self._was_free_at_once():
-            self._mark_used()
-        else:
-            self.use_within(float("inf"))
+        self.use_within(float("inf"))
+        return self
+
+    async def ause(self) -> Self:
+        """Do what ``use`` does, for coroutines. If it is cancelled, the slot is returned."""
+        self._check_booked()
+        await self._arun(self._steps(float("inf")))
         return self
 
     def use_within(self, seconds: float) -> bool:
         """Do what ``use`` does if its slot is within ``seconds``. Return False if it is later; it stays booked then."""
+        self._check_booked()
+        self._run(self._steps(monotonic() + seconds))
+        return self.state == "used"
+
+    def _steps(self, ends: float) -> Iterator[Step]:
+        """Tell what to do next, until the call is made, or until the slot is found to be later than ``ends``."""
+        while self.shared is None and (slot := self.slot) is not None:
+            left = slot.wait
+            if monotonic() + left > ends:
+                return
+            confirms = slot.booked.must_resume or left > TRUSTED_FOR
+            if (nap := min(left - EARLY if confirms else left, LONGEST_SLEEP)) > 0:
+                self._waited = self._waited or nap > NO_WAIT
+                yield nap
+            if not confirms and self._is_due(slot):
+                break
+            yield self._confirm
+        if self.limiter.shared is not None:
+            if self.shared is None:
+                self.shared = Reservation(self.limiter.shared, self.cost, self.deadline, self.spaced)
+                yield self.shared._book
+            yield from self.shared._steps(ends)
+            if self.shared.state != "used":
+                return
+        self.state = "used"
+        events.granted(self.limiter.name, monotonic() - self._began if self._waited else 0.0, self.cost)
+
+    def _is_due(self, slot: Slot) -> bool:
+        """Tell whether the call may be made: the answer is recent, and it is not later than the margin allows."""
+        return slot.late * 1_000_000 <= self.limiter.terms.margin and monotonic() - slot.sent <= 2 * TRUSTED_FOR
+
+    def _run(self, steps: Iterable[Step]) -> None:
         try:
-            if not self._sleep(monotonic() + seconds):
-                return False
+            for step in steps:
+                if isinstance(step, float):
+                    sleep(step)
+                elif not self._goes_without():
+                    try:
+                        step()
+                        self.limiter.outage.end()
+                    except BackendUnavailable as error:
+                        self._go_without(error)
         except BaseException:
             self.cancel()
             raise
-        self._mark_used()
-        return True
 
-    def _was_free_at_once(self) -> bool:
-        """Tell whether its slot was free at once, and was booked just now: the usual case."""
-        slot = self.slot
-        if slot is None or slot.booked.wait > 0 or self.state != "booked" or self._waited:
-            return False
-        if self.limiter.shared is not None:
-            return False
-        late = monotonic() - slot.sent - slot.booked.wait / 1_000_000
-        return late <= LEAST_MARGIN or late * 1_000_000 <= self.stored.margin
-
-    def _sleep(self, ends: float) -> bool:
-        """Sleep until its slot, and that at the shared limit. Return False if it is later than ``ends``."""
-        if self.shared is None:
-            while (seconds := self._next_step_until(ends)) is not None:
-                if seconds < 0:
-                    return False
-                if seconds:
-                    self._put_in_pool()
-                    sleep(seconds)
-                    self._take_from_pool()
-                elif self.slot_wait.needs_exchange(self.slot):
-                    self._put_in_pool()
-                    with self.stored.view.request_lock(EXCHANGE_LOCK_TIMEOUT):
-                        self._take_from_pool()
-                        if self.slot_wait.needs_exchange(self.slot):
-                            self._exchange()
-                else:
-                    with self.stored.view.request_lock(self.slot_wait.resume_lock_timeout):
-                        self._take_from_pool()
-                        if self._next_step() == 0:
-                            self._resume()
-            if self.limiter.shared is None:
-                return True
-            self.shared = self.limiter.shared.book(self.deadline, self.cost, self.spaced)
-        if not self.shared._sleep(ends):
-            return False
-        self.shared._mark_used()
-        return True
-
-    async def ause(self) -> Self:
-        """Do what ``use`` does, for coroutines. If it is cancelled, the slot is returned."""
-        if self._was_free_at_once():
-            self._mark_used()
-            return self
+    async def _arun(self, steps: Iterable[Step]) -> None:
+        in_thread = self.limiter.store.in_thread
         try:
-            while (seconds := self._next_step()) is not None:
-                if seconds:
-                    self._put_in_pool()
-                    await asleep(seconds)
-                    self._take_from_pool()
-                elif self.slot_wait.needs_exchange(self.slot):
-                    self._put_in_pool()
-                    async with self.stored.view.arequest_lock(EXCHANGE_LOCK_TIMEOUT):
-                        self._take_from_pool()
-                        if self.slot_wait.needs_exchange(self.slot):
-                            await self._aexchange()
-                else:
-                    async with self.stored.view.arequest_lock(self.slot_wait.resume_lock_timeout):
-                        self._take_from_pool()
-                        if self._next_step() == 0:
-                            await self._aresume()
-            if self.limiter.shared is not None:
-                self.shared = await self.limiter.shared.abook(self.deadline, self.cost)
-                await self.shared.ause()
-        except Exception:
-            await self.acancel()
+            for step in steps:
+                if isinstance(step, float):
+                    await asleep(step)
+                elif not self._goes_without():
+                    try:
+                        await in_thread(step)
+                        self.limiter.outage.end()
+                    except BackendUnavailable as error:
+                        self._go_without(error)
+        except (Exception, asyncio.CancelledError):
+            if self.state == "booked":
+                await asyncio.shield(in_thread(self.cancel))
             raise
-        except BaseException:
-            self._cancel_in_background()
-            raise
-        self._mark_used()
-        return self
 
-    def _next_step_until(self, ends: float) -> float | None:
-        """Return like ``_next_step``, or a negative number if its slot is later than ``ends``."""
-        return -1.0 if self.state == "booked" and monotonic() + self.wait > ends else self._next_step()
+    def _goes_without(self) -> bool:
+        error = self.limiter.outage.recent_error()
+        if error is not None:
+            self._go_without(error)
+        return error is not None
 
-    def _next_step(self) -> float | None:
-        """Return the seconds to sleep; 0: ask the store; ``None``: the call is allowed."""
-        slot = self._require_booked()
-        seconds = None if slot is None else self.slot_wait.next_step(slot)
-        self._waited = self._waited or (seconds or 0) > LEAST_MARGIN
-        return seconds
+    def _go_without(self, error: BackendUnavailable) -> None:
+        """Let the call be made without a slot, or raise ``error``, by the limiter's policy."""
+        (self.shared or self).slot = None
+        self.limiter.go_without(error)
 
-    def _require_booked(self) -> Slot | None:
+    def _check_booked(self) -> None:
         if self.state != "booked":
             raise TaskLockError(f"this reservation at {self.limiter.name!r} was {self.state} before")
-        return self.slot
 
-    def _put_in_pool(self) -> None:
-        self.slot_wait.put_in_pool(self.slot)
-
-    def _take_from_pool(self) -> None:
-        if self.state == "booked":
-            self.slot = self.slot_wait.take_from_pool(self.slot)
-
-    # Requests. Until the answer comes there is no slot to return, because it may have been exchanged.
-
-    def _exchange(self) -> None:
-        old, sent = self._take_missed_slots(), monotonic()
-        stored, slots = self.stored, [slot.booked.slot for slot in old]
-        try:
-            answers = stored.store.exchange(
-                stored.terms, self.cost, slots, old[0].booked.edition, self.max_wait, self.slot_wait.leeway
-            )
-        except BaseException as error:
-            self._on_exchange_error(old, error)
-        else:
-            self._set_slot(self.slot_wait.after_exchange(old, sent, answers), answers[0])
-
-    async def _aexchange(self) -> None:
-        old, sent = self._take_missed_slots(), monotonic()
-        stored, slots = self.stored, [slot.booked.slot for slot in old]
-        try:
-            answers = await stored.store.aexchange(
-                stored.terms, self.cost, slots, old[0].booked.edition, self.max_wait, self.slot_wait.leeway
-            )
-        except BaseException as error:
-            self._on_exchange_error(old, error)
-        else:
-            self._set_slot(self.slot_wait.after_exchange(old, sent, answers), answers[0])
-
-    def _take_missed_slots(self) -> list[Slot]:
-        own, self.slot = self.slot, None
-        assert own is not None
-        return self.slot_wait.take_missed(own)
-
-    def _on_exchange_error(self, old: Sequence[Slot], error: BaseException) -> None:
-        self.slot_wait.return_to_pool(old[1:])
-        if not isinstance(error, BackendUnavailable):
-            self.slot = old[0]
-            raise error
-        self.limiter.go_without(self, error)
-
-    def _resume(self) -> None:
-        old, late, sent = self._begin_resume()
-        (store, terms, _), booked, leeway = self.stored, old.booked, self.slot_wait.leeway
-        try:
-            answer = store.resume(terms, self.cost, booked.slot, booked.edition, self.max_wait, self.spaced, leeway)
-        except BackendUnavailable as error:
-            self.limiter.go_without(self, error)
-        else:
-            self._set_slot(self.slot_wait.after_resume(old, late, sent, answer), answer)
-
-    async def _aresume(self) -> None:
-        old, late, sent = self._begin_resume()
-        (store, terms, _), booked, leeway = self.stored, old.booked, self.slot_wait.leeway
-        request = store.aresume(terms, self.cost, booked.slot, booked.edition, self.max_wait, leeway)
-        try:
-            answer = await shield_booking(self.stored, self.cost, request)
-        except BackendUnavailable as error:
-            self.limiter.go_without(self, error)
-        else:
-            self._set_slot(self.slot_wait.after_resume(old, late, sent, answer), answer)
-
-    def _begin_resume(self) -> tuple[Slot, float, float]:
-        """Return the slot to ask about, how late it is, and the time of the request."""
-        late, old = self.late, self.slot
-        assert old is not None
-        self.slot = None
-        return old, late, monotonic()
-
-    def _set_slot(self, slot: Slot | None, answer: Booked | Refused) -> None:
-        self.slot = slot
-        if slot is None and isinstance(answer, Refused):
-            raise self.refuse(answer)
-
-    def refuse(self, answer: Refused) -> Exception:
-        """End the reservation, because there is no slot in time, and return the error to raise."""
-        self.state = "cancelled"
-        return events.refused(self.stored.terms, answer.wait, self.max_wait)
-
-    def _mark_used(self) -> None:
-        self.state = "used"
-        events.granted(self.limiter.name, monotonic() - self.began if self._waited else 0.0, self.cost)
+    # Giving it away
 
     def move(self) -> str:
         """Return the reservation token, with which another process calls ``limiter.restore(token)``.
 
         This reservation has no slot any more.
         """
-        self._take_slot_back()
-        slot = self._require_booked()
-        self.state = "moved"
+        self._check_booked()
+        self.state, slot = "moved", self.slot
         own = "" if slot is None else str(TokenPart(slot.booked.slot, slot.booked.edition, self.cost))
         return own if self.shared is None or self.shared.state != "booked" else f"{own}+{self.shared.move()}"
 
@@ -346,70 +307,37 @@ class Reservation:
         """Return the slot, before its time, or after it if the call was not made. False: there was none to return."""
         if self.shared is not None:
             self.shared.cancel()
-        slot = self._take_slot_to_cancel()
-        return slot is not None and self.stored.cancel(self.cost, slot.booked.slot, slot.booked.edition)
+        with self._lock:
+            if self.state in ("cancelled", "moved"):
+                return False
+            self.state, slot = "cancelled", self.slot
+        return slot is not None and self.limiter.cancel_slot(self.cost, slot.booked.slot, slot.booked.edition)
 
     async def acancel(self) -> bool:
         """Do what ``cancel`` does, for coroutines."""
-        if self.shared is not None:
-            await self.shared.acancel()
-        slot = self._take_slot_to_cancel()
-        return slot is not None and await self.stored.acancel(self.cost, slot.booked.slot, slot.booked.edition)
-
-    def _cancel_in_background(self) -> None:
-        """Cancel it in a background thread, because a cancelled task does not await its own clean-up."""
-        if self.shared is not None:
-            self.shared._cancel_in_background()
-        slot = self._take_slot_to_cancel()
-        if slot is not None:
-            stored, cost, booked = self.stored, self.cost, slot.booked
-            background_work.submit(lambda: stored.cancel(cost, booked.slot, booked.edition))
-
-    def _take_slot_to_cancel(self) -> Slot | None:
-        """End it, and return the slot to cancel, if there is one."""
-        self._take_slot_back()
-        if self.state in ("cancelled", "moved"):
-            return None
-        self.state = "cancelled"
-        return self.slot
-
-    def _take_slot_back(self) -> None:
-        if self._slot_wait is not None:
-            self.slot = self._slot_wait.take_back(self.slot)
+        return await self.limiter.store.in_thread(self.cancel)
 
     def settle(self, actual: int) -> bool:
         """Report that the call has cost ``actual`` units. The difference is returned, or charged to later calls.
 
         Return False if it made no difference. Raises ``BackendUnavailable``, and ``TaskLockError`` before its use.
         """
-        slot = self._slot_to_settle(actual)
+        if type(actual) is not int or not 0 <= actual <= 1_000_000_000:
+            raise TaskLockError(f"the actual cost must be a whole number, 0 or more, not {actual!r}")
+        if self.state != "used":
+            raise TaskLockError(f"a reservation is settled after its use; this one is {self.state}")
         if self.shared is not None:
             self.shared.settle(actual)
-        if slot is None:
+        if self.slot is None:
             return False
-        stored, booked = self.stored, slot.booked
-        done = stored.store.settle(stored.terms, self.cost, booked.slot, booked.edition, actual)
+        limiter, booked = self.limiter, self.slot.booked
+        done = limiter.store.settle(limiter.terms, self.cost, booked.slot, booked.edition, actual)
         self.cost = actual
         return done
 
     async def asettle(self, actual: int) -> bool:
         """Do what ``settle`` does, for coroutines."""
-        slot = self._slot_to_settle(actual)
-        if self.shared is not None:
-            await self.shared.asettle(actual)
-        if slot is None:
-            return False
-        stored, booked = self.stored, slot.booked
-        done = await stored.store.asettle(stored.terms, self.cost, booked.slot, booked.edition, actual)
-        self.cost = actual
-        return done
-
-    def _slot_to_settle(self, actual: int) -> Slot | None:
-        if type(actual) is not int or not 0 <= actual <= 1_000_000_000:
-            raise TaskLockError(f"the actual cost must be a whole number, 0 or more, not {actual!r}")
-        if self.state != "used":
-            raise TaskLockError(f"a reservation is settled after its use; this one is {self.state}")
-        return self.slot
+        return await self.limiter.store.in_thread(self.settle, actual)
 
     def __enter__(self) -> Self:
         return self.use()
@@ -425,3 +353,8 @@ class Reservation:
 
     def __bool__(self) -> bool:
         return True
+
+
+def _is_later(booked: Booked, former: Booked | TokenPart) -> bool:
+    """Tell whether a slot comes after the former one of the same caller: that was missed."""
+    return booked.slot > former.slot and abs(booked.edition - former.edition) <= 1

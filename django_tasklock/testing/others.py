@@ -15,6 +15,7 @@ from django_tasklock.conf import DEFAULT, Duration, milliseconds, spans
 from django_tasklock.exceptions import RateLimitExceeded, TaskLockError
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.rates.reservation import Reservation
 from django_tasklock.testing.named import Lockable, name_of
 from django_tasklock.types import AcquireRequest, Busy, Grant, Renewal, monotonic
 
@@ -184,7 +185,7 @@ def _use_up(limiter: RateLimiter) -> None:
     cost = min(rate.limit for rate in terms.rates)
     while cost:  # in few requests: as much at once as the limit still allows
         try:
-            limiter.book(monotonic(), cost)  # at the limit itself, not at that of a tenant
+            Reservation(limiter, cost, monotonic()).book()  # at the limit itself, not at that of a tenant
         except RateLimitExceeded:
             cost //= 2
 

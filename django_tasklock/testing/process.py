@@ -14,8 +14,7 @@ REMEMBERING = (
     "django_tasklock.locks.ownership",
     "django_tasklock.db.transactions",
     "django_tasklock.celery.uncommitted",
-    "django_tasklock.rates.limiter_view",
-    "django_tasklock.rates.server_clock",
+    "django_tasklock.rates.answers",
     "django_tasklock.rates.outage",
     "django_tasklock.health.database",
     "django_tasklock.health.store",
@@ -44,7 +43,7 @@ def forget() -> None:
     """Forget the locks, permits and limits of this process, as if it had died and another one had started.
 
     Leases are neither renewed nor released any more, and their tokens are forgotten. Rate limiters know no outages
-    and clocks any more, and counts are zero. The store is unchanged: a lock stays busy until its lease ends, for
+    any more, and counts are zero. The store is unchanged: a lock stays busy until its lease ends, for
     this process, too. The holder's process still counts as alive, for example for the sweep, because it is.
 
         >>> lock = TaskLock("report", lease=60)

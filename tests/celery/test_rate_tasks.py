@@ -173,7 +173,7 @@ class TestWaiting:
         waits(celery_site)
         worker.stop()
         reservation = limiter.reserve()  # a little after that of the one that is stopped
-        celery_site.wait_until(lambda: reservation.late > 0.3)
+        celery_site.wait_until(lambda: reservation.slot.late > 0.3)
         reservation.cancel()
         worker.go_on()
         celery_site.started("a")

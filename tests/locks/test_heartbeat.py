@@ -22,7 +22,6 @@ from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.health.store import check_locks
 from django_tasklock.locks.heartbeat import GONE, heartbeat, report_all
-from django_tasklock.rates.background import background_work
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
 from tests.support.redis_server import RedisServer
@@ -727,12 +726,3 @@ def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing()
         thread.start()
         thread.join()
     assert heard == ["second", "third"]
-
-
-def test_a_place_at_a_rate_limit_that_cannot_be_given_back_does_not_keep_the_others() -> None:
-    given = threading.Event()
-    with no_log():
-        background_work.submit(sys.exit)
-        background_work.submit(given.set)
-        assert given.wait(20)
-        assert background_work.wait()

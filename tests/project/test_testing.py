@@ -136,7 +136,6 @@ class TestReset:
             "django_tasklock.locks.holder",  # which process this is
             "django_tasklock.backends",  # the store in force, and its connections
             "django_tasklock.backends.memory.store",  # emptied by reset()
-            "django_tasklock.rates.background",  # a thread that ends by itself
             "django_tasklock.db.pools",  # connections
             "django_tasklock.db.forks",  # threads
         }

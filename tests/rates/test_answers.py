@@ -17,7 +17,7 @@ import pytest
 import requests
 
 from django_tasklock import RateLimiter, TaskLockError
-from django_tasklock.rates import limiter_view
+from django_tasklock.rates import answers
 from tests.support.public import in_store
 from tests.support.twins import TWINS, call
 
@@ -35,7 +35,7 @@ def store(settings) -> Iterator[str]:
 def clock(monkeypatch) -> SimpleNamespace:
     """The clock by which back-offs follow each other."""
     now = SimpleNamespace(time=1000.0)
-    monkeypatch.setattr(limiter_view, "monotonic", lambda: now.time)
+    monkeypatch.setattr(answers, "monotonic", lambda: now.time)
     return now
 
 

@@ -30,22 +30,20 @@ def call(name, rates, number, cost=1, pause=0.0, cancelled=0.0, **options):
     return made
 
 def wait(name, rates, number, **options):
-    "So many threads, each of which waits for one call: arrival and turn by the server's clock, call, asking again."
+    "So many threads, each of which waits for one call: arrival and turn by the server's clock, call, questions."
     from django_tasklock.rates.reservation import Reservation
-    from django_tasklock.types import monotonic
     limiter, made = RateLimiter(name, *rates, **options), []
-    def noting(ask):
-        def noted(reservation):
-            asked = reservation.late, monotonic() - reservation.slot.received
-            reservation.why = [*getattr(reservation, "why", ()), asked]
-            ask(reservation)
-        return noted
-    Reservation._resume, Reservation._exchange = noting(Reservation._resume), noting(Reservation._exchange)
+    class Counted(Reservation):
+        asked = 1
+        def _resume(self, *slot):
+            self.asked += 1
+            return super()._resume(*slot)
     def one(turn):
         reservation = limiter.reserve()
+        reservation.__class__ = Counted
         booked = reservation.slot.booked
         reservation.use()
-        made.append((booked.time - booked.wait, booked.time, clock(), getattr(reservation, "why", [])))
+        made.append((booked.time - booked.wait, booked.time, clock(), reservation.asked))
     threads = [threading.Thread(target=one, args=(turn,)) for turn in range(number)]
     for thread in threads:
         thread.start()

@@ -10,7 +10,6 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from functools import partial
 from typing import Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -31,7 +30,6 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.events import count_forced
 from django_tasklock.locks.holder import alive
 from django_tasklock.names import NameTemplate, of_tenant, own_name
-from django_tasklock.rates.background import background_work
 
 logger = logging.getLogger("django_tasklock")
 
@@ -73,7 +71,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
         return
     header = header_of(request)
     if not terminated and reservations.peek_reservation(request) is not None:
-        background_work.submit(partial(_cancel_reservation, sender, request))
+        threading.Thread(target=_cancel_reservation, args=(sender, request), name="tasklock-returns").start()
     args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
     permits = limiter_names(sender, args, kwargs) if terminated else set()
     name = lock_name(sender, header, args, kwargs)
@@ -82,8 +80,11 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
 
 
 def _cancel_reservation(task: Any, request: Any) -> None:
-    with no_fork():
-        reservations.cancel_reservation(task, request)
+    try:
+        with no_fork():
+            reservations.cancel_reservation(task, request)
+    finally:
+        release_connections()  # Django does not close the connections of this thread
 
 
 def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str | None:

@@ -27,7 +27,6 @@ from django_tasklock.operations.limits.values import (
 )
 from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import Act, Actor
-from django_tasklock.rates.limiter_view import record_change
 from django_tasklock.rates.options import check_share, parse_options
 from django_tasklock.rates.usage import RateUsage, usage_of
 
@@ -100,7 +99,6 @@ def reset_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
     )
     with audited(by, "reset_limit", name, reason) as attempt:
         store.reset(terms)
-        record_change(name)
         attempt.outcome = f"reset; before: {usage_before}"
     return LimitResult(name, LimitOutcome.RESET, 1.0, before.share)
 
@@ -137,7 +135,6 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
     until = before.time + timedelta(seconds=seconds)
     with audited(by, "pause_limit", name, reason) as attempt:
         store.pause(terms, round(seconds * 1_000_000))
-        record_change(name)
         attempt.outcome = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
     return LimitResult(name, LimitOutcome.PAUSED, seconds=float(seconds))
 
@@ -155,7 +152,6 @@ def resume_limit(name: str, *, by: Actor, reason: str = "") -> LimitResult:
         return LimitResult(name, LimitOutcome.NOT_PAUSED)
     with audited(by, "resume_limit", name, reason) as attempt:
         store.pause(terms, 0)
-        record_change(name)
         attempt.outcome = f"resumed, {before.paused:.0f} s before the end of its pause"
     return LimitResult(name, LimitOutcome.RESUMED, seconds=before.paused)
 
