@@ -135,6 +135,7 @@ class TestReset:
         stays = {
             "django_tasklock.locks.holder",  # which process this is
             "django_tasklock.backends",  # the store in force, and its connections
+            "django_tasklock.backends.contract.threads",  # those that run verbs for coroutines
             "django_tasklock.backends.memory.store",  # emptied by reset()
             "django_tasklock.db.pools",  # connections
             "django_tasklock.db.forks",  # threads
