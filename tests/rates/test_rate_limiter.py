@@ -563,7 +563,8 @@ class TestSignals:
         assert reservation.state == "cancelled"
         monkeypatch.setattr(rates_reservation, "MOST_MISSES", 2)
         reservation = limiter.reserve()
-        with Received(signals.rate_refused) as refused, pytest.raises(RateLimitExceeded, match=r"3 times.* raise margin="):
+        told = pytest.raises(RateLimitExceeded, match=r"3 times.* raise margin=")
+        with Received(signals.rate_refused) as refused, told:
             reservation.use()
         assert reservation.state == "cancelled"
         assert len(refused) == 1
