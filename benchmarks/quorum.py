@@ -57,11 +57,11 @@ def _rate(pair: Pair, seconds: float) -> float:
 
 
 def _pairs(urls: list[str], stack: ExitStack) -> dict[str, Pair]:
-    pairs = {ONE: _ours(RedisBackend(Settings(LOCATION=urls[0])), stack)}
+    pairs = {ONE: _ours(RedisBackend(Settings(LOCATION=urls[0])), 1, stack)}
     for number in (3, 5):
         some = urls[:number]
         clients = [stack.enter_context(redis.Redis.from_url(url)) for url in some]
-        pairs[f"majority of {number}"] = _ours(QuorumBackend(Settings(LOCATION=some)), stack)
+        pairs[f"majority of {number}"] = _ours(QuorumBackend(Settings(LOCATION=some)), number, stack)
         pairs[f"loop of redis-py over {number}"] = _loop(clients)
         try:
             from pottery import Redlock
@@ -71,11 +71,12 @@ def _pairs(urls: list[str], stack: ExitStack) -> dict[str, Pair]:
     return pairs
 
 
-def _ours(backend: LockStore, stack: ExitStack) -> Pair:
+def _ours(backend: LockStore, number: int, stack: ExitStack) -> Pair:
+    """Return a pair. A name of its own: a release is on its way to a minority for a moment longer."""
     stack.callback(backend.close)
 
     def pair() -> None:
-        request = AcquireRequest("benchmark", secrets.token_hex(16), 60_000, 60_000)
+        request = AcquireRequest(f"benchmark:{number}", secrets.token_hex(16), 60_000, 60_000)
         assert isinstance(backend.acquire(request), Grant)
         assert backend.release(request.name, request.token)
 

@@ -2,7 +2,7 @@
 
 Address, database, credentials, TLS and Sentinel come from the cache alias or the URL.
 The rest is ours: short timeouts and no retries (every operation is safe to repeat and
-is retried by ``wire``), bytes in and out whatever the alias decodes, and a separate
+is retried by ``client``), bytes in and out whatever the alias decodes, and a separate
 pool, because in django-redis two aliases with one URL share a pool.
 """
 
