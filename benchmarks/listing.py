@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -23,6 +24,7 @@ from benchmarks.report import Table, spread
 from benchmarks.server import Server, running_server
 
 ROWS = 100  # on a page
+MANY = 500  # on a long one
 TASKS = 50
 RARE = 1000  # one name in so many has the rare text
 CHILD = """
@@ -112,20 +114,21 @@ def whole(server: Server, locks: int, rounds: int) -> Table:
         "`list_all_task_locks()`": list_all_task_locks,
     }
     taken: dict[str, list[float]] = {label: [] for label in asked}
+    lasted: dict[str, list[float]] = {label: [] for label in asked}
     for number in range(rounds + 1):  # the first one warms up
         print(f"whole lists, round {number}", file=sys.stderr)
         for label in random.sample(list(asked), len(asked)):
-            used, began = server.cpu_time(), time.process_time()
+            used, began, at = server.cpu_time(), time.process_time(), time.perf_counter()
             for _ in range(5):
                 asked[label]()
             if number:
                 taken[label].append(time.process_time() - began + server.cpu_time() - used)
+                lasted[label].append((time.perf_counter() - at) / 5 * 1000)
     client.close()
-    table = Table(f"All of {locks:,} live locks, CPU of both sides", ["what", "of the bare read"])
+    table = Table(f"All of {locks:,} live locks, CPU of both sides", ["what", "of the bare read", "(ms)"])
     for label, times in taken.items():
-        table.add(
-            label, spread([mine / bare for mine, bare in zip(times, taken["a bare index and MGET"], strict=True)])
-        )
+        ratio = [mine / bare for mine, bare in zip(times, taken["a bare index and MGET"], strict=True)]
+        table.add(label, spread(ratio), spread(lasted[label]))
     table.data = taken
     return table
 
@@ -133,38 +136,35 @@ def whole(server: Server, locks: int, rounds: int) -> Table:
 def pages(locks: int, rounds: int) -> Table:
     """Every page and count in units of one look at one lock."""
     from django_tasklock.backends import get_backend
-    from django_tasklock.backends.contract.queries import Query
+    from django_tasklock.backends.contract import lists
+    from django_tasklock.backends.contract.lists import Query
 
     backend = get_backend()
-    names = [record.name for record in backend.page(Query(limit=10)).records]
-    last = locks - ROWS
+    names = [record.name for record in backend.records(limit=10)]
+    by_age = Query(order="age", descending=True, limit=ROWS)
+    queries = {
+        "10 rows, by expiry": Query(limit=10),
+        f"{ROWS} rows, by expiry, first": Query(limit=ROWS),
+        f"{ROWS} rows, by expiry, last": Query(limit=ROWS, offset=locks - ROWS),
+        f"{MANY} rows, by expiry": Query(limit=MANY),
+        f"{ROWS} rows, by age, oldest first": by_age,
+        f"{ROWS} rows, by time left": Query(order="left", limit=ROWS),
+        "a task with one lock in 50": by_age._replace(task="videos.tasks.work7"),
+        "a text in every name": by_age._replace(text="deo:"),
+        "a text in one name of 1000": by_age._replace(text="rare"),
+        "a text in no name": by_age._replace(text="nothing"),
+    }
     asked: dict[str, Callable[[], object]] = {
         "one lock (`get`)": lambda: backend.get(names[0]),
         "counts": backend.counts,
-        "10 rows, by expiry": lambda: backend.page(Query(limit=10)),
+        **{label: partial(lists.page, backend, query) for label, query in queries.items()},
     }
-    for order in ("expiry", "age", "left"):
-        for where, offset in (("first", 0), ("middle", locks // 2), ("last", last)):
-            query = Query(order=order, limit=ROWS, offset=offset)  # type: ignore[arg-type]
-            asked[f"{ROWS} rows, by {order}, {where}"] = lambda query=query: backend.page(query)  # type: ignore[misc]
-    query = Query(order="age", descending=True, limit=ROWS)
-    asked[f"{ROWS} rows, by age, oldest first"] = lambda: backend.page(query)
-    searched = {
-        "a task with one lock in 50": query._replace(task="videos.tasks.work7"),
-        "a text in every name": query._replace(text="deo:"),
-        "a text in one name of 1000": query._replace(text="rare"),
-        "a text in no name": query._replace(text="nothing"),
-    }
-    for label, one in searched.items():
-        asked[f"{label}, one step"] = lambda one=one: backend.page(one)  # type: ignore[misc]
-    whole = query._replace(text="nothing")
-    asked["a text in no name, to the end"] = lambda: search(backend.page, whole)
     taken: dict[str, list[float]] = {label: [] for label in asked}
     for number in range(rounds + 1):  # the first one warms up
         print(f"listing, round {number}", file=sys.stderr)
         for label in random.sample(list(asked), len(asked)):
             times = []
-            for _ in range(3 if "to the end" in label else 20):
+            for _ in range(5):
                 began = time.perf_counter()
                 asked[label]()
                 times.append(time.perf_counter() - began)
@@ -177,17 +177,6 @@ def pages(locks: int, rounds: int) -> Table:
         table.add(label, spread(ratio, 1), f"{median(times) / small:.1f}", spread([one * 1000 for one in times]))
     table.data = taken
     return table
-
-
-def search(page: Callable[..., object], query: object) -> int:
-    """Follow ``next`` to the end; how many steps that took."""
-    steps = 0
-    while True:
-        steps += 1
-        found = page(query)
-        if found.next is None:  # type: ignore[attr-defined]
-            return steps
-        query = query._replace(offset=found.next)  # type: ignore[attr-defined]
 
 
 def pairs(server: Server, before: Path, rounds: int, locks: int) -> Table:

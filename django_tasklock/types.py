@@ -8,13 +8,11 @@ from __future__ import annotations
 import enum
 import hashlib
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import repeat
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from django_tasklock.texts import printable
 
@@ -164,58 +162,8 @@ class Released(enum.Enum):
         return self is Released.RELEASED
 
 
-class Lazy:
-    """A frozen value whose fields are computed when one of them is first read: a list may have ten thousand values."""
-
-    __slots__ = ("_given", "_work")
-
-    @classmethod
-    def maker(cls, work: Callable[[Any], Mapping[str, Any]], *known: str) -> Callable[..., Self]:
-        """Return a function that makes such a value from the argument for ``work`` and the ``known`` fields.
-
-        ``work`` computes the other fields, and does not raise. Its argument should be an existing object, or a tuple of
-        texts and numbers, because these cost the garbage collector the least.
-        """
-        new: Any = cls.__new__
-        put_work, *puts = (getattr(cls, name).__set__ for name in ("_work", "_given", *known))
-
-        def make(*values: Any) -> Any:
-            value = new(cls)
-            put_work(value, work)
-            for put, one in zip(puts, values):  # noqa: B905  # a list makes ten thousand
-                put(value, one)
-            return value
-
-        return make
-
-    @classmethod
-    def list_maker(cls, work: Callable[[Any], Mapping[str, Any]], *known: str) -> Callable[..., list[Self]]:
-        """Return a function that makes a list of such values, field by field.
-
-        It takes a list of arguments for ``work`` and, for each of the ``known`` fields, as many values, or an endless
-        iterator. All that is done for each value runs in C, which takes half the time of ``maker``.
-        """
-        puts = [getattr(cls, name).__set__ for name in ("_work", "_given", *known)]
-
-        def make(given: Sequence[Any], *columns: Iterable[Any]) -> list[Self]:
-            made: list[Self] = list(map(cls.__new__, repeat(cls, len(given))))
-            for put, column in zip(puts, (repeat(work), given, *columns), strict=True):
-                deque(map(put, made, column), maxlen=0)  # a loop in C
-            return made
-
-        return make
-
-    def __getattr__(self, name: str) -> Any:
-        if name in getattr(type(self), "__dataclass_fields__", ()):
-            found = self._work(self._given)  # a value that was made with all of its fields does not come here
-            for field, one in found.items():  # another thread that computes them meanwhile finds the same
-                object.__setattr__(self, field, one)
-            return found[name]
-        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-
 @dataclass(frozen=True, slots=True)
-class Record(Lazy):
+class Record:
     """A held lock in a store. Points in time are the store's, in milliseconds since 1970."""
 
     name: str
@@ -289,7 +237,7 @@ _NO_TIMEOUT = 5 * 366 * 86400  # seconds: a lock without a timeout has one of te
 
 
 @dataclass(frozen=True, slots=True)
-class LockInfo(Lazy, Mapping[str, Any]):
+class LockInfo(Mapping[str, Any]):
     """A held lock, for people. Durations are seconds, points in time are the store's. The token is not shown.
 
     It is also a mapping of plain values, ``info["ttl"]``: ``json.dumps(dict(info))`` works, with ``acquired_at`` as ISO

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
@@ -25,17 +26,7 @@ def holder_of(data: object) -> Holder:
     """Return a holder from decoded JSON; fields that are unknown, missing or of a wrong type are ignored."""
     if not isinstance(data, dict):
         return Holder()
-    texts: dict[str, Any] = {
-        key: _text(data.get(key, "")) for key in ("host", "boot", "task", "task_id", "proc", "kind")
-    }
-    return Holder(
-        row=_row(data.get("row")),
-        pid=_number(data.get("pid")),
-        retries=_number(data.get("retries")),
-        kept=bool(data.get("kept")),
-        limit=_number(data.get("limit")),
-        **texts,
-    )
+    return Holder(**{key: read(data[key]) for key, read in _FIELDS.items() if key in data})
 
 
 def text_of(holder: Holder) -> str:
@@ -65,3 +56,11 @@ def _number(value: object) -> int:
     except (TypeError, ValueError, OverflowError):
         return 0
     return number if 0 <= number <= MAX_NUMBER else 0
+
+
+_FIELDS: dict[str, Callable[[object], Any]] = {
+    **dict.fromkeys(("host", "boot", "task", "task_id", "proc", "kind"), _text),
+    **dict.fromkeys(("pid", "retries", "limit"), _number),
+    "row": _row,
+    "kept": bool,
+}

@@ -10,17 +10,16 @@ from collections.abc import Sequence
 from types import TracebackType
 
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract import lists
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, milliseconds
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
-from django_tasklock.locks.info import lock_info, lock_infos
+from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.ownership import Owner, current_owner
 from django_tasklock.locks.registry import ProcessLock, process_locks
 from django_tasklock.names import as_names, own_name
-from django_tasklock.types import LockInfo, Record
-
-PAGE = 5000  # locks listed by one request
+from django_tasklock.types import LockInfo
 
 
 def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTime = None) -> bool:
@@ -122,32 +121,10 @@ def force_release_task_lock(name: str) -> bool:
 def list_all_task_locks() -> list[LockInfo]:
     """Return every held lock, the next to expire first. It reads an index and never scans the keys.
 
-    The list is complete although locks are renewed and released meanwhile. In Redis, with a thousand locks or more,
-    ``ttl`` comes from the index: a ``PERSIST`` or ``PEXPIRE`` by hand shows only when the lease would have ended.
-    Raises ``BackendUnavailable``.
+    The list is complete although locks are renewed and released meanwhile. Raises ``BackendUnavailable``.
     """
-    found: dict[str, Record] = {}
-    offset = 0
-    while True:
-        page = get_backend().records(limit=PAGE, offset=offset)
-        # A renewal moves a lock to the end and all locks behind it one position up. Pages overlap by one lock: if that
-        # one has moved, read again from an earlier position.
-        if offset and not (page and _same(page[0], found)):
-            offset = max(0, offset - PAGE // 2)
-            continue
-        found |= {record.name: record for record in page}
-        if len(page) < PAGE:
-            return lock_infos(sorted(found.values(), key=_expiry))
-        offset += PAGE - 1
-
-
-def _same(record: Record, found: dict[str, Record]) -> bool:
-    known = found.get(record.name)
-    return known is not None and _expiry(known) == _expiry(record)
-
-
-def _expiry(record: Record) -> int:
-    return record.now + (record.ttl or 0)
+    records = [record for part in lists.each(get_backend()) for record in part]
+    return [lock_info(record) for record in sorted(records, key=lambda record: record.lease_ends)]
 
 
 class task_lock_context:  # noqa: N801  # used like a function

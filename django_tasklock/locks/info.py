@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.texts import printable
 from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
 
-def _shown(record: Record) -> dict[str, Any]:
+def lock_info(record: Record) -> LockInfo:
+    """Return the ``LockInfo`` of a record."""
     holder = record.holder
-    return dict(
+    return LockInfo(
         name=printable(record.name),
         holder=str(holder),
         fingerprint=fingerprint(record.token),
@@ -26,12 +25,6 @@ def _shown(record: Record) -> dict[str, Any]:
         task=printable(holder.task),
         task_id=printable(holder.task_id),
     )
-
-
-lock_info: Callable[[Record], LockInfo] = LockInfo.maker(_shown)
-"""Return the ``LockInfo`` of a record."""
-lock_infos: Callable[[Sequence[Record]], list[LockInfo]] = LockInfo.list_maker(_shown)
-"""Return those of several records."""
 
 
 def datetime_of(at: int) -> datetime:

@@ -7,7 +7,7 @@ Every function raises ``BackendUnavailable`` while the store is down, and ``Task
 store that cannot list. Importing this package imports no model.
 """
 
-from django_tasklock.backends.contract.queries import Query
+from django_tasklock.backends.contract.lists import Query
 from django_tasklock.operations.locks.detail import get_lock
 from django_tasklock.operations.locks.listing import count_locks, list_locks
 from django_tasklock.operations.locks.release import ask_release, release_lock

@@ -11,19 +11,19 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.queries import Query
+from django_tasklock.backends.contract import lists
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.operations.limits.permits import list_permits
 from django_tasklock.operations.limits.rates import list_limits
 from django_tasklock.operations.limits.values import LimitState
-from django_tasklock.operations.locks.listing import count_locks
+from django_tasklock.operations.locks.listing import is_dead
 from django_tasklock.operations.sweep.report import Kind
 from django_tasklock.operations.sweep.runs import SweepRun, age_of, last_full_sweep
+from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
 
 T = TypeVar("T")
-MAX_LOCKS_WITH_WAITERS = 1000  # locks with waiters whose waiters are counted
 MAX_LIMITERS = 100
 
 
@@ -59,9 +59,9 @@ class Gauges:
     dead: int | None = None
     """Held locks whose holder's process, on this machine, has ended."""
     waiting: int | None = None
-    """Callers that wait for locks: for the first thousand that have waiters, of the five thousand that expire first."""
+    """Callers that wait for locks, of the ten thousand locks that expire first."""
     longest_held: float | None = None
-    """Seconds for which the oldest lock has been held, among the same five thousand."""
+    """Seconds for which the oldest lock has been held, among the same ten thousand."""
     parked: int | None = None
     """Messages parked in the database."""
     oldest_parked: float | None = None
@@ -80,21 +80,15 @@ def read_gauges() -> Gauges:
     except BackendUnavailable as error:
         logger.warning("metrics: the store could not be asked: %s", error)
         return Gauges(store_up=False, parked=_count_parked(), oldest_parked=_read_oldest_parked())
-    counts = _read_or_none("locks", count_locks)
+    counts, live = _read_or_none("locks", _read_locks) or (None, None)
     last = _read_or_none("the last sweep", last_full_sweep)
-    oldest = _read_or_none(
-        "the oldest lock", lambda: get_backend().page(Query(order="age", descending=True, limit=1)).records
-    )
-    locks_with_waiters = _read_or_none(
-        "waiters", lambda: get_backend().page(Query(waiting=True, limit=MAX_LOCKS_WITH_WAITERS)).records
-    )
     return Gauges(
         held=None if counts is None else counts.live,
         no_expiry=None if counts is None else counts.no_expiry,
         orphaned=None if counts is None else counts.orphaned,
-        dead=None if counts is None else counts.dead,
-        waiting=None if locks_with_waiters is None else sum(record.waiting for record in locks_with_waiters),
-        longest_held=None if oldest is None else max([max(0, one.now - one.at) / 1000 for one in oldest], default=0.0),
+        dead=None if live is None else sum(map(is_dead, live)),
+        waiting=None if live is None else sum(record.waiting for record in live),
+        longest_held=None if live is None else max([max(0, one.now - one.at) / 1000 for one in live], default=0.0),
         limiters=[
             *(_read_or_none("rate limits", _read_rate_gauges) or ()),
             *(_read_or_none("permits", _read_permit_gauges) or ()),
@@ -104,6 +98,11 @@ def read_gauges() -> Gauges:
         last_sweep_age=None if last is None else age_of(last),
         stale_claims=None if last is None else _stale_claims(last),
     )
+
+
+def _read_locks() -> tuple[lists.Counts, list[Record]]:
+    backend = get_backend()
+    return backend.counts(), lists.read(backend)[0]
 
 
 def _stale_claims(last: SweepRun) -> int:

@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from rest_framework import serializers
 
 from django_tasklock import operations
-from django_tasklock.backends.contract.queries import Order, Query
+from django_tasklock.backends.contract.lists import Order, Query
 from django_tasklock.names import bare_name
 from django_tasklock.operations import LockState, Outcome, to_plain
 from django_tasklock.operations.limits.permits import clean_limiter_name, get_permits, list_permits, release_permit

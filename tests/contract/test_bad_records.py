@@ -23,7 +23,7 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.queries import Query
+from django_tasklock.backends.contract.lists import Query
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, release_lock, sweep

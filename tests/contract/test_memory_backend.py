@@ -50,7 +50,7 @@ def test_advance_lets_a_lease_lapse(backend):
     advance(1.001)
     assert backend.get("video:1") is None
     assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
-    assert [record.name for record in backend.records(expired=True)] == ["video:1"]
+    assert [record.name for record in backend.records("orphaned")] == ["video:1"]
 
 
 def test_advance_wakes_who_waits_for_a_lapse(backend):

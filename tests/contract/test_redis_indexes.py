@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import redis
 
-from django_tasklock.backends.contract.queries import Counts, Query
-from django_tasklock.backends.redis import RedisBackend, listing
+from django_tasklock.backends.contract import lists
+from django_tasklock.backends.contract.lists import Counts, Query
+from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted
 
@@ -49,7 +50,7 @@ def walk(backend: RedisBackend, order: str = "expiry", down: bool = False, limit
     """All records, page by page."""
     query, found = Query(which, order, down, limit=limit), []
     while True:
-        page = backend.page(query)
+        page = lists.page(backend, query)
         found += page.records
         if page.next is None:
             return found
@@ -82,8 +83,8 @@ class TestEachReadingHeals:
 
     def test_deleted_all(self, backend, cli, order, down):
         cli.delete(*(f"task_lock:{name}" for name in fill(backend, 3)))
-        assert backend.page(Query(order=order, descending=down, limit=1)).records == []
-        assert backend.page(Query(order=order, descending=down, limit=1)).next is None
+        assert lists.page(backend, Query(order=order, descending=down, limit=1)).records == []
+        assert lists.page(backend, Query(order=order, descending=down, limit=1)).next is None
 
     def test_made_to_live_for_ever(self, backend, cli, order, down):
         """``PERSIST``: shown as without expiry, everywhere, and met once."""
@@ -175,7 +176,7 @@ class TestByHand:
         cli.zadd(INDEX, {"task_lock:video:0": 1000, "task_lock:video:1": 2000})
         cli.persist("task_lock:video:1")
         assert backend.counts().orphaned == 2
-        assert backend.prune(10) == (0, 0)
+        assert backend.prune(10) == 0
         assert backend.counts() == Counts(3, 0, 1, 0)
         cli.zadd(INDEX, {"task_lock:video:0": 1000})
         assert walk(backend, which="orphaned") == []
@@ -187,7 +188,7 @@ class TestByHand:
             backend.acquire(an_ask(f"dead:{number}", ttl=1 + number))
         eventually(lambda: cli.keys("task_lock:*") == [])
         assert backend.counts() == Counts(0, 0, 0, 30)
-        assert backend.prune(1000) == (30, 0)
+        assert backend.prune(1000) == 30
         assert cli.zcard(INDEX) == 0
 
     def test_an_index_that_is_gone(self, backend, cli):
@@ -211,7 +212,7 @@ def test_an_index_of_lapsed_locks_does_not_empty_a_page(backend, cli):
     cli.zadd(INDEX, dead)
     backend.acquire(an_ask("alive"))
     for order, down in ORDERS:
-        page = backend.page(Query(order=order, descending=down, limit=10))
+        page = lists.page(backend, Query(order=order, descending=down, limit=10))
         assert [record.name for record in page.records] == ["alive"]
         assert (page.total, page.next) == (1, None)
     assert cli.zcard(INDEX) in (12_001, 12_001 - 128), "every 64th grant forgets some"
@@ -223,26 +224,10 @@ def test_nor_does_one_of_locks_that_were_deleted(backend, cli, order, down):
     now = int(cli.time()[0]) * 1000
     cli.zadd(INDEX, {f"task_lock:dead:{number}": now + 30_000 + number for number in range(12_000)})
     backend.acquire(an_ask("alive"))
-    assert [record.name for record in backend.page(Query(order=order, descending=down, limit=10)).records] == ["alive"]
+    page = lists.page(backend, Query(order=order, descending=down, limit=10))
+    assert [record.name for record in page.records] == ["alive"]
     assert [record.name for record in walk(backend, order, down)] == ["alive"]
     assert cli.zcard(INDEX) == 1
-
-
-@pytest.mark.parametrize("down", [False, True], ids=["up", "down"])
-@pytest.mark.parametrize("order", ["age", "left"])
-def test_beyond_a_part_another_order_begins_anew(backend, cli, monkeypatch, order, down):
-    """Nothing is missed or met twice, whatever the size of the pages; the parts follow each other by expiry."""
-    monkeypatch.setattr(listing, "ORDERED", 5)
-    fill(backend)
-    by_expiry = [record.name for record in walk(backend)]
-    value = {"age": lambda record: -record.at, "left": lambda record: record.until}[order]
-    records = {record.name: record for record in walk(backend)}
-    wanted = []
-    for start in (0, 5, 10):
-        wanted += sorted(by_expiry[start : start + 5], key=lambda name: value(records[name]), reverse=down)
-    for limit in (1, 3, 5, 50):
-        assert [record.name for record in walk(backend, order, down, limit)] == wanted
-    assert backend.page(Query(order=order, descending=down, limit=50)).total == 12
 
 
 def test_the_end_of_a_lease_reads_alike_each_time(backend: RedisBackend) -> None:

@@ -11,8 +11,9 @@ from functools import partial
 
 import pytest
 
+from django_tasklock.backends.contract import lists
+from django_tasklock.backends.contract.lists import Query
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Query
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import Names
 from django_tasklock.types import AcquireRequest, Busy, Holder, Released, Renewal, RenewalResult
@@ -206,9 +207,9 @@ class TestHolding:
     @listing
     def test_each_is_listed(self, backend):
         granted(backend.several.acquire(ask()))
-        assert sorted(record.name for record in backend.page(Query()).records) == list(THREE.each)
+        assert sorted(record.name for record in lists.page(backend, Query()).records) == list(THREE.each)
         backend.several.release(THREE, backend.get("a").token)
-        assert backend.page(Query()).records == []
+        assert lists.page(backend, Query()).records == []
 
 
 class TestWaiting:

@@ -37,7 +37,8 @@ from django_tasklock import (
     signals,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks import functions, registry as remembered
+from django_tasklock.backends.contract import lists
+from django_tasklock.locks import registry as remembered
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.registry import ProcessLocks, process_locks
 from django_tasklock.testing import forget
@@ -440,7 +441,7 @@ class TestAsking:
         held = 2500
         if store == "database":  # inserting so many takes seconds there
             held = 250
-            monkeypatch.setattr(functions, "PAGE", 100)
+            monkeypatch.setattr(lists, "PART", 100)
         backend = get_backend()
         for number in range(held):
             granted(backend.acquire(an_ask(f"video:{number}", ttl=3_600_000 + number)))
@@ -454,15 +455,15 @@ class TestAsking:
         """A renewal moves a lock behind all others, and those that were not read yet up a place."""
         settings.TASKLOCK = setting("memory")
         clear("memory")
-        monkeypatch.setattr(functions, "PAGE", 1000)
+        monkeypatch.setattr(lists, "PART", 1000)
         backend = get_backend()
         asks = [an_ask(f"video:{number}", ttl=100_000 + number) for number in range(2500)]
         for ask in asks:
             granted(backend.acquire(ask))
         records, renewed = backend.records, iter(range(3))
 
-        def then_renew(**page):
-            found = records(**page)
+        def then_renew(which, **page):
+            found = records(which, **page)
             part = next(renewed, None)
             if part is not None:
                 batch = asks[part * moved : (part + 1) * moved]
@@ -476,14 +477,14 @@ class TestAsking:
     def test_list_ends_although_all_are_released_meanwhile(self, settings, monkeypatch):
         settings.TASKLOCK = setting("memory")
         clear("memory")
-        monkeypatch.setattr(functions, "PAGE", 1000)
+        monkeypatch.setattr(lists, "PART", 1000)
         backend = get_backend()
         for number in range(1500):
             granted(backend.acquire(an_ask(f"video:{number}")))
         records = backend.records
 
-        def then_clear(**page):
-            found = records(**page)
+        def then_clear(which, **page):
+            found = records(which, **page)
             clear("memory")
             return found
 

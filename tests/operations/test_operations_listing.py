@@ -15,7 +15,7 @@ from django.utils.translation import override
 
 from django_tasklock import TaskLock, TaskLockError, current_lock, model_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.queries import Query
+from django_tasklock.backends.contract.lists import Query
 from django_tasklock.backends.memory import advance
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.guards.guard import registered

@@ -12,9 +12,8 @@ from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from django_tasklock import RateLimiter, TaskLockError, operations
-from django_tasklock.backends.contract.queries import Query
-from django_tasklock.backends.database import listing as in_database
-from django_tasklock.backends.redis import listing as in_redis
+from django_tasklock.backends.contract import lists
+from django_tasklock.backends.contract.lists import Query
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations import Actor, LockState, acts, audit, get_lock, list_locks, sweep
 from django_tasklock.operations.limits.rates import list_limits
@@ -97,9 +96,7 @@ def test_a_search_and_another_order_read_on_and_say_if_there_is_more(kind, setti
     if kind == "database":
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
     clear(kind)
-    monkeypatch.setattr(in_redis, "MOST", 5)
-    monkeypatch.setattr(in_database, "MOST", 5)
-    monkeypatch.setattr("django_tasklock.operations.locks.listing.SEARCH_SECONDS", 60)
+    monkeypatch.setattr(lists, "PART", 5)
     for number in range(120):
         hold(f"other:{number}")
     hold("wanted:1")
@@ -112,7 +109,7 @@ def test_a_search_and_another_order_read_on_and_say_if_there_is_more(kind, setti
     assert [lock.info.name for lock in first.locks] == ["wanted:2"]
     rest = list_locks(query._replace(offset=first.next))
     assert [lock.info.name for lock in rest.locks] == ["wanted:1"]
-    monkeypatch.setattr("django_tasklock.operations.locks.listing.MAX_READ", 5)
+    monkeypatch.setattr(lists, "MOST", 5)
     cut = list_locks(query)
     assert (list(cut.locks), cut.more) == ([], True)
     assert not list_locks(Query(limit=10)).more

@@ -12,12 +12,12 @@ from django.db.models import F, Index
 
 from django_tasklock import StaleClaim, TaskLock, acquire_task_lock
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract import lists
 from django_tasklock.backends.memory import reset
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
-from django_tasklock.operations.sweep import stream
 from tests.support.guards import GUARD, ONCE, no_guards
 from tests.support.stores import clear
 from tests.support.sweeping import (
@@ -417,11 +417,11 @@ def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any) -> None:
 
 def test_every_lock_is_read_while_they_are_released_and_renewed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Releases move those up that were not read yet."""
-    monkeypatch.setattr(stream, "PAGE_SIZE", 10)
+    monkeypatch.setattr(lists, "PART", 10)
     tokens = {f"lock:{number:03}": hold(f"lock:{number:03}") for number in range(100)}
     stay = {name for number, name in enumerate(tokens) if number % 2}
     seen: list[str] = []
-    for page in stream.live_locks(get_backend()):
+    for page in lists.each(get_backend()):
         seen += [record.name for record in page]
         for name in [one for one in seen if one in tokens and one not in stay]:
             get_backend().release(name, tokens.pop(name))

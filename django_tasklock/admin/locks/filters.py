@@ -8,7 +8,7 @@ from typing import Any, Final, cast, get_args
 from django.http import QueryDict
 
 from django_tasklock.admin.base import parse_offset, query_string
-from django_tasklock.backends.contract.queries import Order, Query, Which
+from django_tasklock.backends.contract.lists import Order, Query, Which
 from django_tasklock.operations.values import DEAD, LockState
 
 ORDERS: Final[dict[str, tuple[Order, bool]]] = {

@@ -16,8 +16,8 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Counts, Page, Query
 from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, is_local_fault
 from django_tasklock.conf import Settings
 from django_tasklock.db.reconnect import close_dropped, makes_no_connection
@@ -169,7 +169,7 @@ class CacheBackend(LockStore):
             record = replace(record, asked=request["asked"])
         return record
 
-    def page(self, query: Query) -> Page:
+    def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
         """Raise ``TaskLockError``, always."""
         raise _cannot_list()
 

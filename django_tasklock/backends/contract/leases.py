@@ -10,13 +10,31 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 from django_tasklock.backends.contract import threads
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Grant, Holder, Record, Released, Renewal, RenewalResult
 
 T = TypeVar("T")
 POLL_INTERVAL = 0.25  # seconds between two attempts of a waiter that no release can wake
+
+
+class Waiting(NamedTuple):
+    """A waiter in the queue of a lock or of a limiter. Times are the store's, in milliseconds since 1970."""
+
+    holder: Holder
+    """The holder it would become."""
+    since: int
+    now: int
+    present: bool = True
+    """False if it has not polled for as long as a handed-over lock stays reserved for its waiter: it is passed over."""
+
+
+class Queued(NamedTuple):
+    """The first waiters of a queue. ``total``: the number of all."""
+
+    waiting: list[Waiting]
+    total: int
 
 
 class LeaseStore(ABC):

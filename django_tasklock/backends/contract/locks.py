@@ -17,9 +17,9 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from functools import cached_property
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.leases import LeaseStore, Queued
+from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.contract.several import Several
 from django_tasklock.exceptions import TaskLockError
@@ -36,8 +36,6 @@ class LockStore(LeaseStore):
     """False: only this process sees the locks."""
     keeps_order: bool = False
     """True: members that drew a number for a name with ``next_number()`` are in its order until ``leave_order()``."""
-    orders: int | None = None
-    """How many locks at a time ``page()`` sorts by age or by time left; ``None``: all of them."""
 
     @cached_property
     def permits(self) -> Permits:
@@ -65,13 +63,12 @@ class LockStore(LeaseStore):
     async def aget_held(self, name: str, token: str) -> Record | None:
         return await self.aget(name)
 
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        """Return held locks in order of expiry, from an index. ``expired``: return orphaned locks instead."""
-        return self.page(Query("orphaned" if expired else "live", offset=offset, limit=limit)).records
-
     @abstractmethod
-    def page(self, query: Query) -> Page:
-        """Return one page of locks, by range reads of an index. ``TaskLockError`` where the store cannot list."""
+    def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
+        """Return locks of a state in order of expiry, by a range read of an index.
+
+        Fewer than ``limit``: there are no more. ``TaskLockError`` where the store cannot list.
+        """
 
     @abstractmethod
     def counts(self) -> Counts:
@@ -114,13 +111,9 @@ class LockStore(LeaseStore):
         """Give a lock without expiry a TTL of ``ttl`` ms, if ``token`` holds it; ``""`` stands for a foreign value."""
         return False  # a store whose locks always expire
 
-    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
-        """Drop up to ``limit`` orphaned locks from the index, of those whose lease ended before ``lapsed_before`` (ms
-        since 1970; default: now) and whose name begins with ``prefix``.
-
-        The earliest end of a lease comes first; ``offset`` locks are skipped. A lock that exists is never dropped.
-        """
-        return Pruned(0, 0)
+    def prune(self, limit: int) -> int:
+        """Drop up to ``limit`` orphaned locks from the index; return how many. A lock that exists is never dropped."""
+        return 0
 
     @abstractmethod
     def remove(self, name: str, token: str | None = None) -> Record | None:

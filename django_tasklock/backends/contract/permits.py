@@ -10,8 +10,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from django_tasklock.backends.contract.leases import LeaseStore
-from django_tasklock.backends.contract.queries import Queued
+from django_tasklock.backends.contract.leases import LeaseStore, Queued
 from django_tasklock.types import Record
 
 

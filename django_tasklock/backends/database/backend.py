@@ -6,19 +6,19 @@ processes that read a lock as free acquires it, at every isolation level.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
-from django.db.models import Q, QuerySet
+from django.db.models import Count, Q, QuerySet
 
+from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
-from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, DatabaseLeases
-from django_tasklock.backends.database.listing import counts_of, page_of, prune_lapsed, records_of
+from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, CHUNK, DatabaseLeases
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.permits import DatabasePermits
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rates import DatabaseRates
 from django_tasklock.backends.database.rows import (
+    FIELDS,
     RELEASED,
     Row,
     granted_columns,
@@ -27,7 +27,7 @@ from django_tasklock.backends.database.rows import (
     rows_of,
     unchanged,
 )
-from django_tasklock.conf import Settings
+from django_tasklock.conf import Settings, expiring
 from django_tasklock.db.clock import Now
 from django_tasklock.db.session import Session
 from django_tasklock.models import LockRow
@@ -41,6 +41,17 @@ LAPSED_KEPT_FOR = 86_400_000  # milliseconds that a row stays after its lease ha
 def _next_fence(row: Row | None, now: int) -> int:
     """Return a fence for the next holder, in microseconds: by the clock, and greater than that of the row."""
     return now * 1000 if row is None else max(row.fence + 1, now * 1000)
+
+
+def in_state(which: Which) -> Q:
+    """Return the filter for the locks in this state."""
+    live = Q(expires_at__gt=Now())
+    return {
+        "live": live,
+        "expiring": live & Q(expires_at__lte=Now() + expiring()),
+        "no_expiry": Q(pk__in=()),
+        "orphaned": Q(expires_at__gt=0, expires_at__lte=Now()),
+    }[which]
 
 
 class DatabaseBackend(DatabaseLeases, LockStore):
@@ -104,17 +115,19 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         row, _ = self.session.run(lambda alias, again: read_row(alias, key_of(name)), name=name, write=False)
         return row.record() if row is not None and row.live else None
 
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
+    def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
         def verb(alias: str, again: bool) -> list[Record]:
-            return records_of(rows_of(alias), Query("orphaned" if expired else "live", offset=offset, limit=limit))
+            rows = rows_of(alias).filter(in_state(which)).order_by("expires_at", "key")[offset : offset + limit]
+            return [Row(*values).record() for values in rows.annotate(now=Now()).values_list(*FIELDS, "now")]
 
         return self.session.run(verb, write=False)
 
-    def page(self, query: Query) -> Page:
-        return self.session.run(lambda alias, again: page_of(rows_of(alias), query), write=False)
-
     def counts(self) -> Counts:
-        return self.session.run(lambda alias, again: counts_of(rows_of(alias)), write=False)
+        def verb(alias: str, again: bool) -> Counts:
+            numbers = {which: Count("pk", filter=in_state(which)) for which in get_args(Which)}
+            return Counts(**rows_of(alias).filter(expires_at__gt=0).aggregate(**numbers))
+
+        return self.session.run(verb, write=False)
 
     def _condition(self) -> tuple[int | None, str | None]:
         return self.session.run(lambda alias, again: read_row(alias, ""), write=False)[1], None
@@ -126,9 +139,15 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
         return self.session.run(verb, name=name)
 
-    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
-        def verb(alias: str, again: bool) -> Pruned:
-            return prune_lapsed(rows_of(alias), limit, lapsed_before, prefix, offset)
+    def prune(self, limit: int) -> int:
+        """Mark orphaned locks as released: the purge deletes their rows after an hour; until then their fences grow."""
+
+        def verb(alias: str, again: bool) -> int:
+            lapsed, ended = rows_of(alias).filter(in_state("orphaned")), 0
+            keys = list(lapsed.order_by("expires_at").values_list("key", flat=True)[:limit])
+            for start in range(0, len(keys), CHUNK):
+                ended += lapsed.filter(key__in=keys[start : start + CHUNK]).update(token="", **RELEASED)
+            return ended
 
         return self.session.run(verb)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
+from math import inf
 from typing import get_args
 
+from django_tasklock.backends.contract.leases import Queued
+from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued, Which
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
@@ -64,22 +66,28 @@ class MemoryBackend(MemoryLeases, LockStore):
         with store.mutex:
             return store.queued(name, store.queues, limit)
 
-    def page(self, query: Query) -> Page:
+    def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
         with store.mutex:
-            held = [store.record(name, lease) for name, lease in store.held.items()]
-        records = [record for record in held if is_in_state(record, query)]
-        records.sort(key=lambda record: (sort_key(record, query), record.name), reverse=query.descending)
-        found: list[Record] = []
-        for number, record in enumerate(records[query.offset :], query.offset):
-            if len(found) >= query.limit:
-                return Page(found, len(records), number)
-            if query.matches(record):
-                found.append(record)
-        return Page(found, len(records), None)
+            return [store.record(name, store.held[name]) for name in self._names(which)[offset : offset + limit]]
 
     def counts(self) -> Counts:
-        total = {which: self.page(Query(which, limit=0)).total for which in get_args(Which)}
-        return Counts(**total)
+        with store.mutex:
+            return Counts(*(len(self._names(which)) for which in get_args(Which)))
+
+    def _names(self, which: Which) -> list[str]:
+        """Return the names of the locks in a state, by expiry."""
+        now = store.now()
+        first, last = {
+            "live": (now, inf),
+            "expiring": (now, now + expiring()),
+            "no_expiry": (inf, inf),
+            "orphaned": (-inf, now),
+        }[which]
+        return [
+            name
+            for ends, name in sorted((held.expires, name) for name, held in store.held.items())
+            if first < ends <= last
+        ]
 
     def ask_release(self, name: str, token: str) -> bool:
         with store.mutex:
@@ -88,15 +96,12 @@ class MemoryBackend(MemoryLeases, LockStore):
                 held.asked = held.asked or store.now()
             return held is not None
 
-    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
+    def prune(self, limit: int) -> int:
         with store.mutex:
-            before = store.now() if lapsed_before is None else min(lapsed_before, store.now())
-            lapsed = sorted((held.expires, name) for name, held in store.held.items() if held.expires <= before)
-            examined = [name for _, name in lapsed[offset : offset + limit]]
-            removed = [name for name in examined if name.startswith(prefix)]
-            for name in removed:
+            gone = self._names("orphaned")[:limit]
+            for name in gone:
                 store.free(name)
-            return Pruned(len(removed), len(examined) - len(removed))
+            return len(gone)
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         with store.mutex:
@@ -107,17 +112,3 @@ class MemoryBackend(MemoryLeases, LockStore):
             record = store.record(name, held)
             store.free(name)
             return record if live else None
-
-
-def is_in_state(record: Record, query: Query) -> bool:
-    """Return whether a lock is in the state of the query."""
-    left = 0 if record.ttl is None else record.ttl
-    return {"live": left > 0, "expiring": 0 < left <= expiring(), "no_expiry": False, "orphaned": left <= 0}[
-        query.which
-    ]
-
-
-def sort_key(record: Record, query: Query) -> int:
-    """Return the value by which the query sorts the record."""
-    order = query.order if query.which == "live" else "expiry"
-    return {"expiry": record.now + (record.ttl or 0), "age": -record.at, "left": record.until}[order]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import deque
 
+from django_tasklock.backends.contract.leases import Queued
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.store import QueuedWaiter, StoredLease, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released

@@ -11,7 +11,7 @@ from itertools import islice
 from typing import Protocol
 
 from django_tasklock.backends.codec import holder_of, json_object
-from django_tasklock.backends.contract.queries import Queued, Waiting
+from django_tasklock.backends.contract.leases import Queued, Waiting
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Record, monotonic

@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
+from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query
 from django_tasklock.backends.contract.rates import RateStore
 from django_tasklock.backends.quorum.asking import Answers, Instances
 from django_tasklock.backends.quorum.ballot import (
@@ -197,14 +197,14 @@ class QuorumBackend(LockStore):
             return None
         return record_of(there, self._keys, name)
 
-    def page(self, query: Query) -> Page:
-        return self._listing.page(query)
+    def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
+        return self._listing.records(which, offset, limit)
 
     def counts(self) -> Counts:
         return self._listing.counts()
 
-    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
-        return self._listing.prune(limit, lapsed_before, prefix, offset)
+    def prune(self, limit: int) -> int:
+        return self._listing.prune(limit)
 
     def ask_release(self, name: str, token: str) -> bool:
         return bool(token) and sum(self._all(ASK_RELEASE, self._keys.lock(name)[:1], token)) >= self._needed

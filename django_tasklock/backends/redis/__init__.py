@@ -7,13 +7,13 @@ from functools import lru_cache
 from itertools import chain
 from typing import Any
 
+from django_tasklock.backends.contract.leases import Queued
+from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Counts, Page, Pruned, Query, Queued
 from django_tasklock.backends.redis.cluster import is_cluster
 from django_tasklock.backends.redis.cluster_async import ClusterConnections
 from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
-from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted
-from django_tasklock.backends.redis.listing import LONG_LIST, ORDERED, page_in, page_of
+from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, record
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
@@ -31,11 +31,12 @@ EXTEND = load("extend", 2, 3)
 RENEW = load("renew", 1, 0)
 GET = load("get", 2, 0)
 REMOVE = load("remove", 5, 2)
+LIST = load("list", 1, 6)
 COUNTS = load("counts", 1, 1)
 CONDITION = load("condition", 0, 0)
 ASK_RELEASE = load("ask_release", 1, 1)
 SET_EXPIRY = load("set_expiry", 2, 2)
-PRUNE = load("prune", 1, 4)
+PRUNE = load("prune", 1, 1)
 NEXT_NUMBER = load("next_number", 2, 2)
 ORDER = load("order", 1, 3)
 FLAG = load("flag", 2, 1)
@@ -61,7 +62,6 @@ The reply then has a bit for each flag that was set, see ``flags_in``."""
 RENEWAL_RESULTS = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by the code in the script's reply
 
 CACHED_NAMES = 512  # names whose encoded keys are cached: each is used at least twice, to acquire and to release
-HEALINGS = 50  # attempts to read a page before it is returned empty: each repairs up to 5000 entries of the index
 
 
 class RedisBackend(QueueStore, LockStore):
@@ -76,7 +76,6 @@ class RedisBackend(QueueStore, LockStore):
     """
 
     keeps_order = True
-    orders = ORDERED
     layout: Layout
     permits: RedisPermits
     rates: RedisRates
@@ -173,22 +172,11 @@ class RedisBackend(QueueStore, LockStore):
     def waiters(self, name: str, limit: int = 100) -> Queued:
         return waiters_in(self.wire.call(WAITERS, self.layout.waiting(name) + bulk(limit))[0])
 
-    def records(self, *, expired: bool = False, limit: int = 1000, offset: int = 0) -> list[Record]:
-        query = Query("orphaned" if expired else "live", offset=offset, limit=limit)
-        if expired or limit < LONG_LIST:
-            return self.page(query).records
-        script, tail = page_of(self.layout, query, as_indexed=True)
-        found = page_in(self.layout, query, self.wire.call(script, tail)[0])
-        return found.records if found.records or found.next is None else self.page(query).records
-
-    def page(self, query: Query) -> Page:
-        script, tail = page_of(self.layout, query)
-        found = page_in(self.layout, query, self.wire.call(script, tail)[0])
-        for _ in range(HEALINGS):
-            if found.records or found.next != query.offset or query.limit < 1:
-                break
-            found = page_in(self.layout, query, self.wire.call(script, tail)[0])
-        return found
+    def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
+        asked = b"".join(map(bulk, listing(self.layout, which, offset, limit)))
+        while not (reply := self.wire.call(LIST, self.layout.index + asked)[0])[0]:
+            pass  # many wrong entries of the index were corrected, and there may be more
+        return listed(self.layout, reply)
 
     def counts(self) -> Counts:
         return Counts(*self.wire.call(COUNTS, self.layout.index + bulk(expiring()))[0])
@@ -203,13 +191,8 @@ class RedisBackend(QueueStore, LockStore):
     def set_expiry(self, name: str, token: str, ttl: int) -> bool:
         return bool(self.wire.call(SET_EXPIRY, self.layout.lock(name) + self.layout.index + bulk(token) + bulk(ttl))[0])
 
-    def prune(self, limit: int, *, lapsed_before: int | None = None, prefix: str = "", offset: int = 0) -> Pruned:
-        return Pruned(*self.wire.call(PRUNE, self.pruning(limit, lapsed_before, prefix, offset))[0])
-
-    def pruning(self, limit: int, lapsed_before: int | None, prefix: str, offset: int) -> bytes:
-        """Return the keys and arguments of ``prune.lua``."""
-        before = "" if lapsed_before is None else lapsed_before
-        return self.layout.index + bulk(limit) + bulk(before) + bulk(self.layout.prefix + prefix) + bulk(offset)
+    def prune(self, limit: int) -> int:
+        return int(self.wire.call(PRUNE, self.layout.index + bulk(limit))[0])
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.
@@ -238,6 +221,26 @@ class RedisBackend(QueueStore, LockStore):
 
     def close(self) -> None:
         self._connections.close()
+
+
+def listing(layout: Layout, which: Which, offset: int, limit: int) -> Sequence[str | int]:
+    """Return the arguments of ``list.lua``."""
+    return which, offset, limit, expiring(), layout.prefix, layout.queue
+
+
+def listed(layout: Layout, reply: Sequence[Any]) -> list[Record]:
+    """Return the records in a reply of ``list.lua``."""
+    _, now, *flat = reply
+    return [
+        record(
+            key.decode(errors="backslashreplace").removeprefix(layout.prefix),
+            value,
+            now,
+            None if ends == b"inf" else int(ends) - now,
+            waiting,
+        )
+        for key, value, ends, waiting in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
+    ]
 
 
 def results(codes: Sequence[int]) -> list[RenewalResult]:

@@ -104,7 +104,8 @@ class Layout:
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from a reply ``{ms left, value, now, waiting}``; the last may be missing."""
         left, value, now, *more = reply
-        return record(key.decode().removeprefix(self.prefix), value, now, left, more[0] if more else 0)
+        ttl = None if left == -1 else left
+        return record(key.decode().removeprefix(self.prefix), value, now, ttl, more[0] if more else 0)
 
     def busy(self, name: str, reply: list[Any]) -> Busy:
         """Return the conflict in a reply of ``acquire.lua``."""
@@ -143,34 +144,25 @@ def _bounded(value: Any, most: int) -> int:
 _TOKEN = re.compile(rb'{"token":"([^"]+)"')  # as in the scripts
 
 
-def record(name: str, value: bytes, now: int, left: int, waiting: int) -> Record:
+def record(name: str, value: bytes, now: int, ttl: int | None, waiting: int) -> Record:
     """Return the record of a lock's value; a foreign value is a lock too, of an unknown holder."""
-    return lazy_record((value, now, left), name, now, None if left == -1 else left, waiting, 0)
-
-
-def _fields_of(given: tuple[bytes, int, int]) -> dict[str, Any]:
-    value, now, left = given
     ours = _TOKEN.match(value)
     token = ours[1].decode(errors="replace") if ours else ""
     try:
         if not ours:
             raise ValueError
-        data = json.loads(value)
-        return dict(
-            token=token,
-            holder=holder_of(data["holder"]),
+        data = json.loads(value.decode())
+        return Record(
+            name,
+            token,
+            holder_of(data["holder"]),
             at=_bounded(data["at"], LATEST),
             until=_bounded(data["until"], LATEST),
+            now=now,
             fence=_bounded(data["fence"], 2**63),
+            ttl=ttl,
+            waiting=waiting,
             asked=_bounded(data.get("asked", 0), LATEST),
         )
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
-        holder = Holder(unreadable=bool(token))
-        return dict(token=token, holder=holder, at=now, until=now + max(left, 0), fence=0, asked=0)
-
-
-_RECORD_FIELDS = "name", "now", "ttl", "waiting", "instances"
-lazy_record = Record.maker(_fields_of, *_RECORD_FIELDS)
-"""Make a record that parses its value on first use, from (value, now, ms left) and then each ``_RECORD_FIELDS``."""
-lazy_records = Record.list_maker(_fields_of, *_RECORD_FIELDS)
-"""Make many records at once, from a sequence of each of these arguments."""
+        return Record(name, token, Holder(unreadable=bool(token)), now, now + max(ttl or 0, 0), now, 0, ttl, waiting)

@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
+from django_tasklock.backends.contract.leases import Queued
 from django_tasklock.backends.contract.permits import Permits
-from django_tasklock.backends.contract.queries import Queued
 from django_tasklock.backends.redis.keys import grant_in, is_granted, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import Script, bulk, load

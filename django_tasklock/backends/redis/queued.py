@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.contract.queries import Queued, Waiting
+from django_tasklock.backends.contract.leases import Queued, Waiting
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.script import load
 from django_tasklock.types import LATEST, Holder

@@ -7,7 +7,7 @@ from typing import Any, get_args
 from django.core.management.base import CommandError, CommandParser
 
 from django_tasklock import operations
-from django_tasklock.backends.contract.queries import Query, Which
+from django_tasklock.backends.contract.lists import Query, Which
 from django_tasklock.locks.info import left_in_words
 from django_tasklock.management.base import OperatorCommand
 from django_tasklock.operations.values import DEAD, LockView

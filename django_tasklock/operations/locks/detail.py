@@ -8,7 +8,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.queries import Query
+from django_tasklock.backends.contract import lists
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import bare_name
 from django_tasklock.operations.guarded_rows import read_row_side, row_ref
@@ -64,9 +64,9 @@ def find_row(name: str) -> RowSide | None:
 
 
 def _find_orphaned(name: str) -> Record | None:
-    """Return the orphaned entry of this name, if it is among the first hundred that match it."""
-    page = if_supported(lambda: get_backend().page(Query("orphaned", text=name, limit=100)))
-    return None if page is None else next((record for record in page.records if record.name == name), None)
+    """Return the orphaned entry of this name, if it is among the first ten thousand."""
+    found = if_supported(lambda: lists.read(get_backend(), "orphaned"))
+    return None if found is None else next((record for record in found[0] if record.name == name), None)
 
 
 def _read_row(record: Record) -> RowSide | None:

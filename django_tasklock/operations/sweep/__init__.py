@@ -131,12 +131,8 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
 
 def _forget_expired(backend: LockStore, options: SweepOptions) -> None:
     """Drop the index entries of locks whose lease has ended. The locks were free before."""
-    unchanged = 0
-    # One step without a change may be due to entries of existing locks, which it moves to their index: that is no end.
-    while not options.dry_run and unchanged < 2 and not options.timed_out:
-        pruned = backend.prune(1000)
-        counts.count(counts.EXPIRED, "", number=pruned.removed)
-        unchanged = 0 if any(pruned) else unchanged + 1
+    while not options.dry_run and not options.timed_out and (dropped := backend.prune(1000)):
+        counts.count(counts.EXPIRED, "", number=dropped)
 
 
 def _delete_old_entries() -> None:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.db.models import Model
 
+from django_tasklock.backends.contract import lists
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.conf import get_settings
 from django_tasklock.guards.guard import Guarded
@@ -18,11 +19,14 @@ from django_tasklock.operations.sweep.guards import Guards, NamedRow
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, Suspect, SweepLog
 from django_tasklock.operations.sweep.restoring import RestoreResult, RowRestorer
-from django_tasklock.operations.sweep.stream import PAGE_SIZE, batches, live_locks
+from django_tasklock.operations.sweep.stream import batches
 from django_tasklock.types import Record
 
 MIN_RENEWAL = 1000
 """Milliseconds by which a lease's end must move to count as renewed: in Redis, keys and index differ by less."""
+
+ROWS_AT_ONCE = 1000
+"""Suspects whose rows are read together."""
 
 
 class Held(NamedTuple):
@@ -53,7 +57,7 @@ class LockSweep:
 
     def find(self) -> Iterator[Suspect[Held]]:
         """Yield locks of dead processes and those without expiry."""
-        for page in live_locks(self.backend):
+        for page in lists.each(self.backend):
             if self.options.timed_out:
                 return
             self.log.looked_at["locks"] += len(page)
@@ -61,7 +65,7 @@ class LockSweep:
 
     def confirm(self, batch: list[Suspect[Held]]) -> Iterator[tuple[Suspect[Held], Suspect[Held] | None]]:
         """Yield each suspect with its present state, and the row of its lock."""
-        for suspects in batches(batch, PAGE_SIZE):
+        for suspects in batches(batch, ROWS_AT_ONCE):
             records = [self.backend.get(suspect.found.record.name) for suspect in suspects]
             named_rows = self.guards.read_rows(record for record in records if record is not None)
             for suspect, record in zip(suspects, records, strict=True):

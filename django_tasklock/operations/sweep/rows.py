@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from django.db.models import Model
 
+from django_tasklock.backends.contract import lists
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.guards.guard import Guarded
 from django_tasklock.guards.keys import PK
@@ -17,7 +18,7 @@ from django_tasklock.operations.sweep.guards import Guards, claimable_state, fin
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kind, Suspect, SweepLog
 from django_tasklock.operations.sweep.restoring import RowRestorer
-from django_tasklock.operations.sweep.stream import BATCH_SIZE, batches, live_locks
+from django_tasklock.operations.sweep.stream import BATCH_SIZE, batches
 
 AMBIGUOUS = "several guards claim rows like this, and put them back differently"
 CANNOT_LIST = "the store cannot list its locks, so one of another name cannot be ruled out"
@@ -110,7 +111,7 @@ class RowSweep:
         keys = set[RowKey]().union(*(one.keys for one in rows))
         live_tokens: set[str] = set()
         locked_rows: set[RowKey | None] = set()
-        for page in live_locks(self.backend):
+        for page in lists.each(self.backend):
             live_tokens |= {record.token for record in page if record.token in tokens}
             locked_rows |= keys.intersection(map(self.guards.resolve_guarded_row, page))
         return [one for one in rows if one.row.token not in live_tokens and one.keys.isdisjoint(locked_rows)]

@@ -1,4 +1,4 @@
-"""Two looks at everything, with a pause in between; and the index of locks as a stream."""
+"""Two looks at everything, with a pause in between."""
 
 from __future__ import annotations
 
@@ -6,15 +6,10 @@ import time
 from collections.abc import Iterable, Iterator
 from typing import Protocol, TypeVar
 
-from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.queries import Query
 from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Suspect, SweepLog
-from django_tasklock.types import Record
 
 T = TypeVar("T")
 
-PAGE_SIZE = 1000
-"""Locks per request."""
 BATCH_SIZE = 10_000
 """Suspects that share one pause, and one reading of the index."""
 
@@ -59,30 +54,3 @@ def batches(items: Iterable[T], size: int) -> Iterator[list[T]]:
 def sleep(pause: float) -> None:
     """Sleep between the two looks, so that others can act."""
     time.sleep(pause)
-
-
-def live_locks(backend: LockStore) -> Iterator[list[Record]]:
-    """Yield pages of the held locks, the next to expire first; locks held from beginning to end are yielded once.
-
-    A renewal moves a lock behind all others; that, and releases, move locks that were not read yet to lower offsets. So
-    pages overlap by one lock: if it is missing or has moved, reading continues from a lower offset. Raises
-    ``TaskLockError`` if the store cannot list.
-    """
-    offset = 0
-    lease_ends_read: dict[str, float] = {}  # the end of each lease when last read
-    while True:
-        page = backend.page(Query(offset=offset, limit=PAGE_SIZE))
-        if offset and not _overlaps(page.records, lease_ends_read):
-            offset = max(0, offset - PAGE_SIZE // 2)
-            continue
-        unread = [record for record in page.records if record.name not in lease_ends_read]
-        lease_ends_read |= {record.name: record.lease_ends for record in page.records}
-        yield unread
-        if page.next is None:
-            return
-        offset = max(0, page.next - 1)
-
-
-def _overlaps(records: list[Record], lease_ends_read: dict[str, float]) -> bool:
-    """Return whether no lock was missed before this page: its first lock was read before, and has not moved since."""
-    return bool(records) and lease_ends_read.get(records[0].name) == records[0].lease_ends

@@ -71,7 +71,7 @@ class ListingContract(StoreContract):
         backend.release("released", released.token)
         backend.remove("removed")
         assert backend.records() == []
-        assert backend.records(expired=True) == []
+        assert backend.records("orphaned") == []
 
     def test_lapsed_locks_are_listed_apart(self, backend: LockStore) -> None:
         backend.acquire(an_ask("lives"))
@@ -80,16 +80,16 @@ class ListingContract(StoreContract):
         lapse(backend, "second")
         # In a quorum, one instance may have it a moment longer than the majority.
         eventually(lambda: [record.name for record in backend.records()] == ["lives"])
-        lapsed = backend.records(expired=True)
+        lapsed = backend.records("orphaned")
         assert [record.name for record in lapsed] == ["first", "second"]
         assert all(ttl_of(record) <= 0 for record in lapsed)
-        assert [record.name for record in backend.records(expired=True, limit=1, offset=1)] == ["second"]
+        assert [record.name for record in backend.records("orphaned", limit=1, offset=1)] == ["second"]
 
     def test_a_lapsed_lock_that_is_taken_again_is_live_again(self, backend: LockStore) -> None:
         backend.acquire(an_ask("video:1", ttl=SHORT))
         lapse(backend, "video:1")
         backend.acquire(an_ask("video:1"))
-        assert backend.records(expired=True) == []
+        assert backend.records("orphaned") == []
         assert [record.name for record in backend.records()] == ["video:1"]
 
     # Removing
@@ -98,7 +98,7 @@ class ListingContract(StoreContract):
         backend.acquire(an_ask("video:1", ttl=SHORT))
         lapse(backend, "video:1")
         assert backend.remove("video:1") is None
-        assert backend.records(expired=True) == []
+        assert backend.records("orphaned") == []
 
     # Names
 
