@@ -151,5 +151,5 @@ def measure(server: Server, *, rounds: int) -> Table:
             str(sum(failed for one in mine for _, _, failed in [one["first"], *one["later"]])),
             f"{hang[0]:.1f}; {hang[1]:.2f} ({hang[2]} failed)",
         )
-    table.data = dict(found)
+    table.data = {kind: {"rounds": mine} for kind, mine in found.items()}
     return table

@@ -10,12 +10,10 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 
-import redis
-
-__all__ = ["Control", "Server", "find_server", "running_cluster", "running_server"]
+__all__ = ["Control", "Server", "find_server", "running_server"]
 
 
 class Server:
@@ -51,14 +49,10 @@ def find_server() -> str:
 
 
 @contextmanager
-def running_server(*options: str, highest: int = 65_535) -> Iterator[Server]:
-    """Start a server without persistence; stop it and delete its files on the way out.
-
-    ``highest``: its port is no greater.
-    """
+def running_server(*options: str) -> Iterator[Server]:
+    """Start a server without persistence; stop it and delete its files on the way out."""
     with tempfile.TemporaryDirectory(prefix="tasklock-bench-") as folder:
-        while (port := _free_port()) > highest:
-            pass
+        port = _free_port()
         command = [find_server(), "--port", str(port), "--bind", "127.0.0.1", "--dir", folder]
         command += ["--save", "", "--appendonly", "no", "--daemonize", "no", *options]
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -68,27 +62,6 @@ def running_server(*options: str, highest: int = 65_535) -> Iterator[Server]:
         finally:
             process.terminate()
             process.wait(10)
-
-
-@contextmanager
-def running_cluster(nodes: int = 3) -> Iterator[list[Server]]:
-    """Start some primaries, the slots shared out among them."""
-    with ExitStack() as stack:
-        options = ("--cluster-enabled", "yes", "--cluster-node-timeout", "5000")
-        servers = [stack.enter_context(running_server(*options, highest=55_000)) for _ in range(nodes)]
-        clients = [stack.enter_context(redis.Redis(port=server.port)) for server in servers]
-        for number, client in enumerate(clients):
-            client.execute_command("CLUSTER", "SET-CONFIG-EPOCH", number + 1)
-            share = range(number * 16384 // nodes, (number + 1) * 16384 // nodes)
-            client.execute_command("CLUSTER", "ADDSLOTS", *share)
-            if number:
-                clients[0].execute_command("CLUSTER", "MEET", "127.0.0.1", servers[number].port)
-        ends = time.monotonic() + 30
-        while not all(b"cluster_slots_ok:16384" in client.execute_command("CLUSTER", "INFO") for client in clients):
-            if time.monotonic() > ends:
-                raise SystemExit("the nodes do not find each other")
-            time.sleep(0.05)
-        yield servers
 
 
 def _free_port() -> int:
