@@ -16,11 +16,9 @@ from __future__ import annotations
 import json
 import os
 import re
-from functools import lru_cache
 from typing import Any
 
 from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.redis.script import bulk
 from django_tasklock.types import LATEST, AcquireRequest, Busy, Grant, Holder, Record
 
 HANDOVER_TTL = 3000
@@ -38,68 +36,52 @@ after which an older message is delivered again. Each name that is coalesced has
 
 
 class Layout:
-    """Encoded keys and arguments for one prefix."""
+    """Keys and arguments for one prefix."""
 
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         root = prefix.removesuffix(":") + "#"
         self.queue = f"{root}queue:"
-        self.waiters = f"{root}waiters:"
-        self.channel = f"{root}wake:"
-        self.flags = f"{root}flag:"
-        self.orders = f"{root}line:"
-        self.shown = f"{root}newest:"
-        self.index = bulk(f"{root}index")
-        self.fence = bulk(f"{root}fence")
-        self.ticket = bulk(f"{root}ticket")
-        parts = prefix.encode(), self.index, self.fence, self.queue.encode(), self.waiters.encode()
-        name = b"$%%d\r\n%b%%b\r\n"
-        lock, index, fence, queue, waiters = (part.replace(b"%", b"%%") for part in parts)
-        self.granting = (name + b"%b%b" + name + name) % (lock, index, fence, queue, waiters)
-        """The keys of the scripts that can grant: lock, index, fence counter, queue, waiters. A template for ``%``: for
-        each key with the name, its full length (see ``sizes``) and the name."""
-        self.sizes = len(parts[0]), len(parts[3]), len(parts[4])
-        """The lengths of the keys of lock, queue and waiters without the name."""
+        self.index = f"{root}index"
+        self.ticket = f"{root}ticket"
+        self.fence = f"{root}fence"
+        self._waiters = f"{root}waiters:"
+        self._channel = f"{root}wake:"
+        self._flags = f"{root}flag:"
+        self._orders = f"{root}line:"
+        self._newest = f"{root}newest:"
 
-    def lock(self, name: str) -> bytes:
+    def lock(self, name: str) -> str:
         """Return the key of a lock."""
-        return bulk(self.prefix + name)
+        return self.prefix + name
 
-    def flag(self, name: str) -> bytes:
+    def flag(self, name: str) -> str:
         """Return the key of the flag that a message is parked for a lock."""
-        return bulk(self.flags + name)
+        return self._flags + name
 
-    def waiting(self, name: str) -> bytes:
+    def waiting(self, name: str) -> list[str]:
         """Return the keys of the waiters for a lock."""
-        return bulk(self.queue + name) + bulk(self.waiters + name)
+        return [self.queue + name, self._waiters + name]
 
-    def order(self, name: str) -> bytes:
+    def order(self, name: str) -> str:
         """Return the key of the order of a lock: the members that drew a sequence number and have not left."""
-        return bulk(self.orders + name)
+        return self._orders + name
 
-    def newest(self, name: str) -> bytes:
+    def newest(self, name: str) -> str:
         """Return the key of the greatest sequence number recorded for a lock."""
-        return bulk(self.shown + name)
+        return self._newest + name
 
-    def keys(self, name: str) -> bytes:
+    def keys(self, name: str) -> list[str]:
         """Return the keys of the scripts that can grant this lock."""
-        bare = name.encode()
-        size = len(bare)
-        lock, queue, waiters = self.sizes
-        return self.granting % (size + lock, bare, size + queue, bare, size + waiters, bare)
+        return [self.prefix + name, self.index, self.fence, self.queue + name, self._waiters + name]
 
-    def acquiring(self, request: AcquireRequest) -> bytes:
-        """Return the keys and arguments of ``acquire.lua`` for a caller that does not wait."""
-        return self.keys(request.name) + self.arguments(request)
-
-    def arguments(self, request: AcquireRequest) -> bytes:
+    def arguments(self, request: AcquireRequest) -> tuple[str | int, ...]:
         """Return the arguments of ``acquire.lua``: token, TTL, hold, holder, and the token of the hold to follow."""
-        rest = packed_arguments(request.ttl_ms, request.hold_ms, request.holder)
-        return bulk(request.token) + rest + bulk(request.supersedes)
+        return request.token, request.ttl_ms, request.hold_ms, request.holder, request.supersedes
 
     def new_channel(self) -> str:
         """Return a new name for the channel of one waiter."""
-        return self.channel + os.urandom(12).hex()
+        return self._channel + os.urandom(12).hex()
 
     def record(self, key: bytes, reply: list[Any]) -> Record:
         """Return a record from a reply ``{ms left, value, now, waiting}``; the last may be missing."""
@@ -123,15 +105,9 @@ def grant_in(reply: Any, ttl: int) -> Grant:
     return Grant(reply[0], ttl, reply[1])
 
 
-def joining(request: AcquireRequest, channel: str, rank: int | None) -> bytes:
+def joining(request: AcquireRequest, channel: str, rank: int | None) -> tuple[str | int, ...]:
     """Return a waiter's last arguments: its channel, the TTL of a hand-over, and its earlier rank in the queue."""
-    return bulk(channel) + bulk(request.handover_ttl(HANDOVER_TTL)) + bulk("" if rank is None else rank)
-
-
-@lru_cache(maxsize=256)  # few in number, the same from call to call
-def packed_arguments(ttl: int, hold: int, holder: str) -> bytes:
-    """Return the arguments that all acquisitions by this process, or by one task of it, have in common."""
-    return bulk(ttl) + bulk(hold) + bulk(holder)
+    return channel, request.handover_ttl(HANDOVER_TTL), "" if rank is None else rank
 
 
 def _bounded(value: Any, most: int) -> int:

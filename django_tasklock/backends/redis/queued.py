@@ -11,7 +11,7 @@ from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.script import load
 from django_tasklock.types import LATEST, Holder
 
-WAITERS = load("waiters", 2, 1)
+WAITERS = load("waiters")
 
 
 def waiters_in(reply: list[Any]) -> Queued:

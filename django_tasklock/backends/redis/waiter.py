@@ -27,7 +27,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.contract.leases import LeaseStore, Waiter
 from django_tasklock.backends.redis.keys import HANDOVER_TTL, joining
-from django_tasklock.backends.redis.script import bulk
+from django_tasklock.backends.redis.script import packed
 from django_tasklock.backends.redis.subscribers import Subscriber, warn_cannot_subscribe
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
@@ -43,13 +43,13 @@ RESUBSCRIBE_PAUSE = 0.1  # seconds between two attempts to subscribe again
 
 
 class QueueLayout(Protocol):
-    """Encoded keys and arguments, for locks or for permits."""
+    """Keys and arguments, for locks or for permits."""
 
-    def keys(self, name: str) -> bytes:
+    def keys(self, name: str) -> list[str]:
         """Return the keys of the scripts that can grant."""
 
-    def acquiring(self, request: AcquireRequest) -> bytes:
-        """Return the keys and arguments of ``JOIN`` for a caller that does not wait."""
+    def arguments(self, request: AcquireRequest) -> tuple[str | int, ...]:
+        """Return the arguments of ``JOIN`` for a caller that does not wait."""
 
     def new_channel(self) -> str:
         """Return a new name for a channel."""
@@ -137,8 +137,9 @@ class RedisWaiter(Waiter):
 
     def _join(self) -> Grant | Busy:
         self.queued = True
-        tail = self.backend.layout.acquiring(self.request) + joining(self.request, self.channel, self._rank)
-        reply = self.backend.wire.call(self.backend.JOIN, tail)[0]
+        keys = self.backend.layout.keys(self.request.name)
+        arguments = self.backend.layout.arguments(self.request) + joining(self.request, self.channel, self._rank)
+        reply = self.backend.wire.run(self.backend.JOIN, keys, arguments)[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -147,7 +148,7 @@ class RedisWaiter(Waiter):
         return answer
 
     def _leave_queue(self) -> None:
-        self.backend.wire.call(self.backend.LEAVE, leaving(self.backend.layout, self.request))
+        self.backend.wire.run(self.backend.LEAVE, self.backend.layout.keys(self.request.name), [self.request.token, 1])
         self.queued = False
 
     def wait(self, seconds: float) -> Grant | None:
@@ -271,8 +272,9 @@ class AsyncWaiter:
 
     async def _join(self) -> Grant | Busy:
         self.queued = True
-        tail = self.backend.layout.acquiring(self.request) + joining(self.request, self.channel, self._rank)
-        reply = (await self.backend.aio.call(self.backend.JOIN, tail))[0]
+        keys = self.backend.layout.keys(self.request.name)
+        arguments = self.backend.layout.arguments(self.request) + joining(self.request, self.channel, self._rank)
+        reply = (await self.backend.aio.call(*packed(self.backend.JOIN, keys, arguments)))[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -281,7 +283,8 @@ class AsyncWaiter:
         return answer
 
     async def _leave_queue(self) -> None:
-        await self.backend.aio.call(self.backend.LEAVE, leaving(self.backend.layout, self.request))
+        keys = self.backend.layout.keys(self.request.name)
+        await self.backend.aio.call(*packed(self.backend.LEAVE, keys, [self.request.token, 1]))
         self.queued = False
 
     async def wait(self, seconds: float) -> Grant | None:
@@ -345,8 +348,3 @@ def handed_over(message: Any, token: str) -> int | None:
         return None
     whose, _, fence = message[2].decode().partition(" ")
     return int(fence) if whose == token else None
-
-
-def leaving(layout: QueueLayout, request: AcquireRequest) -> bytes:
-    """Return the keys and arguments of ``LEAVE`` for a waiter that leaves the queue, with the lock if it has it."""
-    return layout.keys(request.name) + bulk(request.token) + bulk("1")
