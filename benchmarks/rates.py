@@ -96,6 +96,59 @@ def waiters(parent: Any, kind: type[Limited], arguments: tuple[Any, ...], number
     parent.receive()
 
 
+def crowd(parent: Any, kind: type[Limited], arguments: tuple[Any, ...], number: int, load: str, seconds: float) -> None:
+    """One process of a crowd of ``number`` threads that call again and again.
+
+    Steady: as often as they may. Bursty: all that wait for nothing come at once, at each whole second. Skewed: three
+    quarters of the threads are in one process.
+    """
+    limiter, made = kind(*arguments), []
+    kind(arguments[0], arguments[1] + ":warm", 10_000, 1).acquire()
+    parent.send("ready")
+    share = (number * 3 // 4 if parent.receive() == 0 else number // 12) if load == "skewed" else number // 4
+    began = clock()
+
+    def call() -> None:
+        while clock() < began + seconds:
+            if load == "bursty":
+                time.sleep(1 - clock() % 1)
+            limiter.acquire()
+            made.append(clock())
+
+    threads = [threading.Thread(target=call, daemon=True) for _ in range(share)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    parent.send([(at, began + 2 <= at < began + seconds) for at in made])
+    parent.receive()
+
+
+def crowds(server: Server, limit: int, window: float, seconds: float) -> Table:
+    """What crowds of waiters use of ours."""
+    table = Table(
+        f"{limit} per {window:g} s, crowds in four processes",
+        ["load", "waiters", "worst window", "use of the quota", "trips per call"],
+    )
+    client = redis.Redis.from_url(server.url)
+    for load in ("steady", "bursty", "skewed"):
+        for number in (200, 1200):
+            table.progress(f"{load}: {number} waiters")
+            client.flushall()
+            client.config_resetstat()
+            arguments = (server.url, f"{load}:{number}", limit, window)
+            made = together(crowd, 4, Ours, arguments, number, load, seconds, seconds=seconds + 200)
+            scripts: dict[str, Any] = client.info("commandstats")  # type: ignore[assignment]
+            trips = sum(scripts.get(f"cmdstat_{name}", {}).get("calls", 0) for name in ("evalsha", "eval"))
+            calls = sorted(at for at, _ in made)
+            used = sum(counted for _, counted in made) / (limit * (seconds - 2) / (window * 1.05))
+            figures = most_within(calls, window), used, trips / len(calls)
+            table.add(load, str(number), f"{figures[0]}", f"{figures[1]:.3f}", f"{figures[2]:.2f}")
+            table.data[f"{load} {number}"] = figures
+    client.close()
+    return table
+
+
 def together(
     work: Callable[..., None],
     processes: int,
@@ -110,8 +163,8 @@ def together(
         for child in children:
             child.receive(20)
         between()
-        for child in children:
-            child.send("go")
+        for number, child in enumerate(children):
+            child.send(number)
         found = [one for child in children for one in child.receive(seconds)]
         between()
         for child in children:
@@ -169,6 +222,7 @@ def main() -> int:
     parser.add_argument("--limit", type=int, default=100, help="calls in a window (default: 100)")
     parser.add_argument("--seconds", type=float, default=5.0, help="of steady calling in a round (default: 5)")
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="limiters whose label contains it")
+    parser.add_argument("--crowds", action="store_true", help="only crowds of 200 and 1,200 that wait for ours")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's numbers there")
     parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="draw what was let through and used, as SVG")
     options = parser.parse_args()
@@ -184,6 +238,10 @@ def main() -> int:
     )  # fmt: skip
     with running_server() as server:
         configure(server.url)
+        if options.crowds:
+            table = crowds(server, options.limit, window, max(10.0, options.seconds))
+            print(table)
+            return 1 if any(worst > options.limit for worst, *_ in table.data.values()) else 0
         for number in range(options.rounds):
             for kind in random.sample(kinds, len(kinds)):
                 table.progress(f"round {number + 1}: {kind.label}")
