@@ -232,6 +232,16 @@ def test_connections_that_are_idle_for_long_are_closed(monkeypatch: pytest.Monke
     assert closed == ["a", "b"], "one at a time, the oldest first"
 
 
+def test_a_process_may_open_as_many_connections_as_its_life_needs(proxy: Proxy, name: str) -> None:
+    """redis-py's pool counts those that it has ever made, and by default refuses the hundred and first."""
+    lock = TaskLock(name)
+    for _ in range(120):
+        assert lock.acquire()
+        lock.release()
+        proxy.cut()
+    assert proxy.accepted > 110
+
+
 def test_idle_ones_are_bounded() -> None:
     closed: list[int] = []
     idle: Idle[int] = Idle(closed.append)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import encodings.idna  # noqa: F401  # the first host lookup would import it, again in each forked child
 import socket
+import sys
 from collections import deque
 from collections.abc import Callable, Sequence
 from time import monotonic
@@ -78,6 +79,7 @@ class Client:
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
+        pool.max_connections = sys.maxsize  # it counts those that it has ever made, also those that are closed since
         self._idle: Idle[Any] = Idle(throw_away)
 
     def run(
