@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
@@ -23,9 +24,10 @@ from django_tasklock.conf import QUORUM
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant, Holder, Record, Released, Renewal, RenewalResult
 from tests.support import quorum
-from tests.support.proxy import Proxy, anything
+from tests.support.proxy import Proxy, anything, scripts
 from tests.support.rate_callers import at_once
 from tests.support.stores import an_ask, eventually, granted
+from tests.support.twins import TWINS, call
 
 pytestmark = pytest.mark.redis
 NAME = "video:1"
@@ -380,6 +382,41 @@ class TestGivenBack:
         assert tokens() == [None, None, mine.token.encode()]
 
 
+class TestLateAnswers:
+    """Two of three decide, and the third one is slow."""
+
+    def test_a_release_does_not_overtake_the_request_before_it(self, backend, proxies):
+        executed = threading.Event()
+        proxies[2].fault(scripts("quorum_acquire"), first=lambda: time.sleep(0.1), then=executed.set)
+        mine = an_ask(NAME)
+        granted(backend.acquire(mine))
+        assert backend.release(NAME, mine.token) is Released.RELEASED
+        assert not executed.is_set()
+        assert executed.wait(10)
+        eventually(lambda: tokens() == [None] * 3)
+
+    @TWINS
+    def test_one_that_came_back_empty_is_noticed(self, backend, proxies, way):
+        flush(2)
+        proxies[2].fault(scripts("quorum_acquire"), times=-1, delay=0.1)
+
+        def votes() -> bool:
+            mine = an_ask(NAME)
+            granted(unstalled(lambda: call(way, backend, "acquire", mine)))
+            unstalled(lambda: backend.release(NAME, mine.token))
+            with redis.Redis.from_url(quorum.servers(3)[2].url) as client:
+                return (client.get("task_lock#quorum") or b"E")[:1] != b"E"
+
+        eventually(votes)
+
+    def test_what_a_coroutine_is_not_granted_is_given_back_although_its_loop_has_ended(self, backend, proxies):
+        for proxy in proxies[1:]:
+            proxy.fault(anything, times=-1, unsent=True)
+        with pytest.raises(BackendUnavailable):
+            asyncio.run(backend.aacquire(an_ask(NAME)))
+        eventually(lambda: tokens() == [None] * 3)
+
+
 class TestWaiting:
     def test_a_waiter_finds_the_lock_free_while_an_instance_is_down(self, backend, proxies):
         holder, mine = an_ask(NAME), an_ask(NAME)
@@ -429,6 +466,18 @@ class TestInstances:
     def test_it_says_which_answer(self, backend, proxies):
         proxies[1].fault(anything, times=-1, unsent=True)
         assert [bool(state.error) for state in backend.instance_states()] == [False, True, False]
+
+    def test_their_threads_end_when_the_store_is_closed(self, proxies):
+        def number() -> int:
+            return sum(thread.name == "tasklock-instance" for thread in threading.enumerate())
+
+        before = number()
+        backend = quorum.of([proxy.url for proxy in proxies])
+        for _ in range(2):  # a store that was closed can be used again
+            backend.get(NAME)
+            assert number() == before + 3
+            backend.close()
+            eventually(lambda: number() == before)
 
     def test_a_record_says_how_many_have_it(self, backend, proxies):
         granted(backend.acquire(an_ask(NAME)))
