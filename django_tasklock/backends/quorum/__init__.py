@@ -22,19 +22,30 @@ from django_tasklock.backends.quorum.ballot import (
     Ballot,
     ballot_of,
     codes_of,
+    most_of,
     record_of,
     released,
     renewed,
     token_in,
 )
 from django_tasklock.backends.quorum.giving_back import give_back, missing_of
-from django_tasklock.backends.quorum.listing import Listing
 from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.backends.quorum.recovery import Recovery
-from django_tasklock.backends.quorum.scripts import ACQUIRE, GET, RELEASE, STATE, QuorumKeys, padded
-from django_tasklock.backends.redis import ASK_RELEASE, CONDITION, EXTEND, RENEW, SET_EXPIRY
+from django_tasklock.backends.quorum.scripts import ACQUIRE, GET, RELEASE, STATE, QuorumKeys, as_leased, padded
+from django_tasklock.backends.redis import (
+    ASK_RELEASE,
+    CONDITION,
+    COUNTS,
+    EXTEND,
+    LIST,
+    PRUNE,
+    RENEW,
+    SET_EXPIRY,
+    listed,
+    listing,
+)
 from django_tasklock.backends.redis.script import Script
-from django_tasklock.conf import Settings
+from django_tasklock.conf import Settings, expiring
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import (
     AcquireRequest,
@@ -58,6 +69,8 @@ TRIES = 8
 """The most rounds of one acquisition, while votes are split or fences refused."""
 APART = 0.002  # seconds between the first two rounds, at random; each time half as much again
 LONGEST_APART = 0.03
+MARGIN = 200
+"""The locks read before and after a part of a list: the instances may differ."""
 
 
 class QuorumBackend(LockStore):
@@ -80,7 +93,6 @@ class QuorumBackend(LockStore):
         longest = max(lease, hold if settings.TIMEOUT is not None else 0)
         self.recovery = Recovery(self.instances, self._keys, longest)
         """What admits instances that came back empty."""
-        self._listing = Listing(self.instances, self._keys)
 
     @property
     def permits(self) -> Permits:
@@ -198,13 +210,30 @@ class QuorumBackend(LockStore):
         return record_of(there, self._keys, name)
 
     def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
-        return self._listing.records(which, offset, limit)
+        """Return a part of the union of all instances.
+
+        A lock of a minority is listed, too: it is being acquired, was released while an instance did not answer, or has
+        lost its majority. No one holds it. An offset is exact while the instances have the same locks; what an instance
+        lacks, and ``MARGIN`` does not cover, moves it.
+        """
+        first = max(0, offset - MARGIN)
+        wanted = listing(self._keys.layout, which, first, offset - first + limit + MARGIN)
+        found: dict[str, list[Record]] = {}
+        for reply in self._all(LIST, [self._keys.index], *wanted):
+            for one in listed(self._keys.layout, reply):
+                found.setdefault(one.name, []).append(one)
+        if which == "orphaned":  # a lapsed lock of a minority had no holder, and may have one on the others
+            found = {name: those for name, those in found.items() if len(those) >= self._needed}
+        in_order = sorted((max(one.lease_ends for one in those), name) for name, those in found.items())
+        return [as_leased(most_of(found[name])) for _, name in in_order[offset - first :][:limit]]
 
     def counts(self) -> Counts:
-        return self._listing.counts()
+        """Return the counts, each from the instance that has the most."""
+        return Counts(*map(max, zip(*self._all(COUNTS, [self._keys.index], expiring()), strict=True)))
 
     def prune(self, limit: int) -> int:
-        return self._listing.prune(limit)
+        """Drop orphaned locks from each instance. Return the number that a majority has dropped at least."""
+        return int(sorted(self._all(PRUNE, [self._keys.index], limit))[-self._needed])
 
     def ask_release(self, name: str, token: str) -> bool:
         return bool(token) and sum(self._all(ASK_RELEASE, self._keys.lock(name)[:1], token)) >= self._needed
