@@ -77,7 +77,7 @@ class CacheBackend(LockStore):
                 if found is not None and found.get("token") != request.token:
                     record = _record(request.name, found)
                     return Busy(record, record.ttl)
-                if found is not None and self._renew(cache, [Renewal(request.name, request.token, request.ttl_ms)])[0]:
+                if found is not None and self._renew(cache, Renewal(request.name, request.token, request.ttl_ms)):
                     return self._grant(cache, request, found)
             self._probe(cache, request.name)
         return Busy(None, 0)  # the entry was there for add() and missing for get(), twice: other holders take turns
@@ -113,9 +113,7 @@ class CacheBackend(LockStore):
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         key = self._key(name)
         with self._asking(name) as cache:
-            if not self._renew(cache, [Renewal(name, token, ttl)])[0]:
-                return False
-            found = _decoded(cache.get(key))
+            found = _decoded(cache.get(key)) if self._renew(cache, Renewal(name, token, ttl)) else None
             if found is None or found.get("token") != token:
                 return False
             now = time.time_ns() // 1_000_000
@@ -125,35 +123,22 @@ class CacheBackend(LockStore):
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         with self._asking(None) as cache:
-            return self._renew(cache, batch)
+            return [self._renew(cache, item) for item in batch]
 
-    def _renew(self, cache: BaseCache, batch: Sequence[Renewal]) -> list[RenewalResult]:
+    def _renew(self, cache: BaseCache, item: Renewal) -> RenewalResult:
         """Read, touch, read: a token that is there after the touch was there when its entry was touched."""
-        sent = monotonic()
-        pairs = [(self._key(item.name), item) for item in batch]
-        values = cache.get_many([key for key, _ in pairs])
-        if any(values.get(key) is None and self.leases.certain(item.token) for key, item in pairs):
-            self._probe(cache, None)
-        touched = []
-        for key, item in pairs:
-            if _holds(values.get(key), item.token) and self.leases.certain(item.token) is not False:
-                cache.touch(key, self.private.seconds(item.ttl))
-                touched += [key, self._key(item.name, "-asked:")]
-        values = cache.get_many(touched) if touched else {}
-        results = [self._result(values, item) for item in batch]
-        for item, result in zip(batch, results, strict=True):
-            if result:
-                self.leases.start(item.token, sent, item.ttl)
-        return results
-
-    def _result(self, values: dict[str, Any], item: Renewal) -> RenewalResult:
-        if not _holds(values.get(self._key(item.name)), item.token):
+        sent, key, note = monotonic(), self._key(item.name), self._key(item.name, "-asked:")
+        found = cache.get(key)
+        if found is None and self.leases.certain(item.token):
+            self._probe(cache, item.name)
+        if not _holds(found, item.token) or self.leases.certain(item.token) is False:
             return RenewalResult.LOST
-        return (
-            RenewalResult.ASKED
-            if _holds(values.get(self._key(item.name, "-asked:")), item.token)
-            else RenewalResult.RENEWED
-        )
+        cache.touch(key, self.private.seconds(item.ttl))
+        values = cache.get_many([key, note])
+        if not _holds(values.get(key), item.token):
+            return RenewalResult.LOST
+        self.leases.start(item.token, sent, item.ttl)
+        return RenewalResult.ASKED if _holds(values.get(note), item.token) else RenewalResult.RENEWED
 
     def get(self, name: str) -> Record | None:
         key, note = self._key(name), self._key(name, "-asked:")

@@ -38,11 +38,6 @@ RELEASED_KEPT_FOR = 3_600_000  # milliseconds that a released row stays: the clo
 LAPSED_KEPT_FOR = 86_400_000  # milliseconds that a row stays after its lease has run out, if no sweep removed it
 
 
-def _next_fence(row: Row | None, now: int) -> int:
-    """Return a fence for the next holder, in microseconds: by the clock, and greater than that of the row."""
-    return now * 1000 if row is None else max(row.fence + 1, now * 1000)
-
-
 def in_state(which: Which) -> Q:
     """Return the filter for the locks in this state."""
     live = Q(expires_at__gt=Now())
@@ -61,8 +56,6 @@ class DatabaseBackend(DatabaseLeases, LockStore):
     poll. How soon an unreachable server is noticed depends on ``connect_timeout`` in the database's ``OPTIONS``.
     """
 
-    has_release_requests = True
-
     def __init__(self, settings: Settings) -> None:
         self.session = Session()
         self.purging = Purging(self.session, self.purge)
@@ -77,12 +70,11 @@ class DatabaseBackend(DatabaseLeases, LockStore):
             key = key_of(request.name)
             for _ in range(MAX_ATTEMPTS):
                 row, now = read_row(alias, key)
+                fence = now * 1000 if row is None else max(row.fence + 1, now * 1000)  # of the next holder
                 if row is None:
-                    fence = _next_fence(row, now)
                     taken: int = insert(alias, LockRow(key=key, **granted_columns(request, fence)))
                     self.purging.count_row()
                 elif not row.live or (request.supersedes and row.token == request.supersedes):
-                    fence = _next_fence(row, now)
                     taken = unchanged(alias, key, row).update(**granted_columns(request, fence))
                 elif row.token == request.token:
                     fence = row.fence

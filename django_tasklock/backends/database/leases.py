@@ -27,12 +27,10 @@ class DatabaseLeases(LeaseStore):
 
     session: Session
     purging: Purging
-    has_release_requests: bool = False
-    """Whether the rows store requests that the holder release."""
 
     @abstractmethod
     def rows(self, alias: str) -> QuerySet[Any]:
-        """Return the rows of all leases in the database ``alias``."""
+        """Return the rows of all leases in the database ``alias``, with ``asked_at``."""
 
     def held(self, alias: str, **which: Any) -> QuerySet[Any]:
         """Return the rows that match ``which`` and whose lease has not expired."""
@@ -61,11 +59,8 @@ class DatabaseLeases(LeaseStore):
         def verb(alias: str, again: bool) -> dict[tuple[str, str], RenewalResult]:
             keys, tokens = zip(*pairs, strict=True)
             held = self.held(alias, key__in=keys, token__in=tokens)
-            unrequested = held.filter(asked_at=0) if self.has_release_requests else held
-            if unrequested.update(expires_at=Now() + ttl) == len(pairs):
+            if held.filter(asked_at=0).update(expires_at=Now() + ttl) == len(pairs):
                 return dict.fromkeys(pairs, RenewalResult.RENEWED)
-            if not self.has_release_requests:
-                return dict.fromkeys(held.values_list("key", "token"), RenewalResult.RENEWED)
             held.filter(asked_at__gt=0).update(expires_at=Now() + ttl)
             answers = (RenewalResult.RENEWED, RenewalResult.ASKED)
             return {

@@ -130,9 +130,9 @@ class DatabasePermits(DatabaseLeases, Permits):
         return self.session.run(verb)
 
 
-def permits(alias: str) -> QuerySet[PermitRow]:
-    """Return the rows of all permits in the database ``alias``."""
-    return PermitRow._base_manager.using(alias)
+def permits(alias: str) -> QuerySet[Any]:
+    """Return the rows of all permits in the database ``alias``; their holders are never asked to release them."""
+    return PermitRow._base_manager.using(alias).annotate(asked_at=Value(0))
 
 
 def limiters(alias: str) -> QuerySet[LimiterRow]:
@@ -140,10 +140,9 @@ def limiters(alias: str) -> QuerySet[LimiterRow]:
     return LimiterRow._base_manager.using(alias)
 
 
-def read_permits(found: QuerySet[PermitRow]) -> list[Row]:
+def read_permits(found: QuerySet[Any]) -> list[Row]:
     """Return permits in the order in which they were granted."""
-    found = found.order_by("fence").annotate(asked_at=Value(0), now=Now())  # there are no release requests for permits
-    return [Row(*values) for values in found.values_list(*FIELDS, "now")]
+    return [Row(*values) for values in found.order_by("fence").annotate(now=Now()).values_list(*FIELDS, "now")]
 
 
 def read_limiter(alias: str, key: str) -> tuple[int | None, int]:

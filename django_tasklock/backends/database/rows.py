@@ -1,9 +1,8 @@
 """One row per lock: the meaning of its columns, and the queries for a single row.
 
 ``expires_at`` is positive while the lock is held or its lease has run out. A released row has the negative time of the
-release there, so that one index serves listing and purging, and zero for its other times, so that their indexes can
-skip it. It stays for an hour, so that the next fence is greater even if the clock is set back; after that, a fence from
-the clock is greater anyway.
+release there, so that one index serves listing and purging. It stays for an hour, so that the next fence is greater
+even if the clock is set back; after that, a fence from the clock is greater anyway.
 
 ``holder`` is JSON in ASCII and includes the name, because the column ``name``, which is for people, may have a
 character set that cannot store it.
@@ -77,8 +76,8 @@ def read_row(alias: str, key: str) -> tuple[Row | None, int]:
     return (None if found["fence"] is None else Row(**found)), found["now"]
 
 
-RELEASED = {"expires_at": Now() * -1, "acquired_at": 0, "hold_until": 0}
-"""The columns that a release changes."""
+RELEASED = {"expires_at": Now() * -1}
+"""The column that a release changes."""
 _MAXIMA = {field: Max(field) for field in FIELDS}
 
 
