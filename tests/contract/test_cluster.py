@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 
 import pytest
+import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.crc import key_slot
 
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.client import Client
 from django_tasklock.conf import Settings
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.cluster_acts import SLOT, key_of, scripts
@@ -139,3 +141,33 @@ class TestTrips:
         before = scripts(cluster)
         assert backend.renew(batch) == [RenewalResult.RENEWED] * 100
         assert sum(scripts(cluster)) - sum(before) == 1
+
+
+class TestLostReplies:
+    @pytest.fixture
+    def lose_the_next(self, monkeypatch):
+        """A function: the next script is executed, and its reply is lost with the connection."""
+        exchange = Client.exchange
+
+        def losing(self, *request):
+            monkeypatch.setattr(Client, "exchange", exchange)
+            exchange(self, *request)
+            raise redis.ConnectionError("Connection closed by server.")
+
+        return lambda: monkeypatch.setattr(Client, "exchange", losing)
+
+    def test_a_release_that_is_sent_again_is_known_to_have_released(self, backend, lose_the_next):
+        mine = an_ask("video:1")
+        granted(backend.acquire(mine))
+        lose_the_next()
+        assert backend.release("video:1", mine.token) is Released.RELEASED
+        assert backend.get("video:1") is None
+
+    def test_a_removal_is_not_sent_again(self, backend, lose_the_next):
+        """It could take the lock of the next holder."""
+        granted(backend.acquire(an_ask("video:1")))
+        lose_the_next()
+        with pytest.raises(BackendUnavailable) as caught:
+            backend.remove("video:1")
+        assert caught.value.doubt
+        assert backend.get("video:1") is None
