@@ -84,25 +84,55 @@ class ClusterClient:
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
     ) -> tuple[Any, bool]:
         """Do what ``Client.run`` does. Find the node again after a failover or a move."""
-        began, course = monotonic(), None
         script = guarded(script)
+        began, attempts, doubt = monotonic(), 0, False
+        looks: float | None = None  # when a node failed: unless done since, the slots must be looked up again
+        failed: Node | None = None
         while True:
             node: Node | None = None
             sent = False
             try:
-                if course is not None and course.looks is not None:
-                    self.look(course.looks, course.without)
+                if looks is not None:
+                    self.look(looks, failed)
                 node = self.serving()
                 connection = node.client.take()
                 sent = True
-                return node.client.exchange(connection, script, keys, args), course is not None and course.doubt
+                return node.client.exchange(connection, script, keys, args), doubt
             except (RedisError, OSError) as error:
-                course = course or Course(self, began, again)
-                pause = course.delay_after(error, node, sent)
-            if node is not None and course.looks is not None:
+                now = monotonic()
+                refused = isinstance(error, MovedError) or in_transit(error) or unready(error)
+                if not refused:
+                    lost = sent and not was_answered(error)
+                    doubt = doubt or lost
+                    if is_final(error) or (lost and not again):
+                        raise unavailable(error, doubt) from error
+                if now - began > (PATIENCE if refused else LAST):
+                    raise self._given_up(error, doubt) from error
+                looks = None
+                if isinstance(error, MovedError) and node is not None:
+                    self._use((str(error.host) or node.address[0], int(error.port)))
+                elif not in_transit(error):
+                    looks, failed = now, node
+            if node is not None and looks is not None:
                 node.client.clear()  # idle connections are as old as the one that failed
-            if pause:
-                time.sleep(pause)
+            attempts += 1
+            if attempts > 1:
+                time.sleep(PAUSE)
+
+    def _given_up(self, error: RedisError | OSError, doubt: bool) -> BackendUnavailable:
+        if isinstance(error, MovedError):  # which is an AskError to redis-py
+            why = (
+                f"the nodes of the cluster disagree about which node serves slot {self.slot}: see redis-cli --cluster"
+                " check and redis-cli --cluster fix"
+            )
+        elif in_transit(error):
+            why = (
+                f"slot {self.slot} of the cluster is being moved, and no script can run there until that is over:"
+                " redis-cli --cluster check shows unfinished moves"
+            )
+        else:
+            return unavailable(error, doubt)
+        return BackendUnavailable(f"Redis refused ({type(error).__name__}: {error}); {why}", doubt=doubt, down=False)
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
         """Do what ``run`` does, with encoded keys and arguments."""
@@ -133,10 +163,6 @@ class ClusterClient:
         if node is None:
             raise ClusterDownError(f"CLUSTERDOWN no node serves slot {self.slot}")
         return node
-
-    def moved(self, error: MovedError, by: Node) -> None:
-        """Record the node that serves the slot now, from a MOVED error of node ``by``."""
-        self._use((str(error.host) or by.address[0], int(error.port)))
 
     def look(self, since: float, without: Node | None = None) -> None:
         """Ask a node for the slots, unless one was asked after ``since`` (monotonic). Raises redis-py's errors.
@@ -212,73 +238,6 @@ class ClusterClient:
 def guarded(script: Script) -> Script:
     """Return the script with the guard: while its slot is being moved it fails before it has done anything."""
     return Script(GUARD + script.body, script.count, script.keys)
-
-
-class Course:
-    """The attempts to execute one request. ``doubt``: an earlier attempt may have been executed."""
-
-    def __init__(self, client: ClusterClient, began: float, again: bool) -> None:
-        self._client = client
-        self._began = began
-        self._again = again
-        self._failures = 0
-        self._met = 0
-        self.doubt = False
-        self.looks: float | None = None
-        """When (monotonic) a node failed: unless done since, the slots must be looked up again. ``None``: no need."""
-        self.without: Node | None = None
-        """The node that failed: it is asked for the slots last."""
-
-    def delay_after(self, error: RedisError | OSError, node: Node | None, sent: bool) -> float:
-        """Return the seconds to wait before the next attempt. Raises ``BackendUnavailable`` if there is none.
-
-        ``sent``: whether the request may have reached ``node``.
-        """
-        now = monotonic()
-        passed = now - self._began
-        self.looks = None
-        if isinstance(error, MovedError) and node is not None:
-            self._within(passed, PATIENCE, error)
-            self._client.moved(error, node)
-            self._met += 1
-            return 0.0 if self._met < 5 else PAUSE
-        if in_transit(error):
-            self._within(passed, PATIENCE, error)
-            return PAUSE
-        if unready(error):
-            self._within(passed, PATIENCE, error)
-            self.looks, self.without = now, node
-            return PAUSE
-        lost = sent and not was_answered(error)
-        self.doubt = self.doubt or lost
-        if is_final(error) or (lost and not self._again):
-            raise unavailable(error, self.doubt) from error
-        self._within(passed, LAST, error)
-        self.looks, self.without = now, node
-        self._failures += 1
-        return 0.0 if self._failures == 1 else PAUSE
-
-    def _within(self, passed: float, most: float, error: RedisError | OSError) -> None:
-        if passed > most:
-            raise self._over(error) from error
-
-    def _over(self, error: RedisError | OSError) -> BackendUnavailable:
-        slot = self._client.slot
-        if isinstance(error, MovedError):  # which is an AskError to redis-py
-            return BackendUnavailable(
-                f"Redis refused ({type(error).__name__}: {error}); the nodes of the cluster disagree about which"
-                f" node serves slot {slot}: see redis-cli --cluster check and redis-cli --cluster fix",
-                doubt=self.doubt,
-                down=False,
-            )
-        if in_transit(error):
-            return BackendUnavailable(
-                f"Redis refused ({type(error).__name__}: {error}); slot {slot} of the cluster is being moved, and"
-                " no script can run there until that is over: redis-cli --cluster check shows unfinished moves",
-                doubt=self.doubt,
-                down=False,
-            )
-        return unavailable(error, self.doubt)
 
 
 def in_transit(error: BaseException) -> bool:

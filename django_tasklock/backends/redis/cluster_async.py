@@ -5,14 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
-from time import monotonic
 from typing import Any
 
 import redis.asyncio
-from redis.exceptions import NoPermissionError, NoScriptError, RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.redis.client import throw_away
-from django_tasklock.backends.redis.cluster import Address, ClusterClient, Course, Node, guarded, urls_of
+from django_tasklock.backends.redis.cluster import Address, ClusterClient, Node, urls_of
 from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.keys import Layout
 from django_tasklock.backends.redis.location import async_pool
@@ -106,31 +105,7 @@ class ClusterAio:
 
     def call(self, script: Script, tail: bytes, *, again: bool = True) -> Coroutine[Any, Any, tuple[Any, bool]]:
         """Do what ``ClusterWire.call`` does, for coroutines."""
-        return self._call(guarded(script), tail, again)
-
-    async def _call(self, script: Script, tail: bytes, again: bool) -> tuple[Any, bool]:
-        began, course = monotonic(), None
-        while True:
-            node: Node | None = None
-            sent = False
-            try:
-                if course is not None and course.looks is not None:
-                    await asyncio.to_thread(self._client.look, course.looks, course.without)
-                node = await self._node()
-                asking = await self._of(node).wire.asking()
-                sent = True
-                try:
-                    reply = await asking.ask(script.by_digest + tail)
-                except NoScriptError:
-                    reply = await asking.ask(script.by_body + tail)
-                return reply, course is not None and course.doubt
-            except (RedisError, OSError) as error:
-                course = course or Course(self._client, began, again)
-                pause = course.delay_after(error, node, sent)
-            if node is not None and course.looks is not None:
-                self._of(node).wire.retire()
-            if pause:
-                await asyncio.sleep(pause)
+        return asyncio.to_thread(self._client.call, script, tail, again=again)
 
     async def _node(self) -> Node:
         return await asyncio.to_thread(self._client.serving)
