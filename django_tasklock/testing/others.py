@@ -53,7 +53,7 @@ class LockWaiter:
         self.name = request.name
         self.token = request.token
         self._backend = backend
-        self._place = MemoryWaiter(backend, request, backend.queues)
+        self._place = MemoryWaiter(backend, request, backend.table.queues)
         self._place.waker = int  # not None: a release hands the lock to a waiter that sleeps
         self._place.acquire()
 

@@ -127,7 +127,7 @@ def test_many_threads_take_turns_and_are_never_inside_together(backend):
         thread.join(60)
     assert turns == [1] * 180
     assert fences == sorted(set(fences))
-    assert store.queues == {}
+    assert store.locks.queues == {}
 
 
 def test_a_lock_released_by_the_garbage_collector_inside_a_verb_does_not_hang(backend):

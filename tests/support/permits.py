@@ -68,4 +68,4 @@ def lapse(store: str, permits: Any, name: str, token: str) -> None:
         from django_tasklock.backends.memory.store import store as memory
 
         with memory.mutex:
-            memory.permits[name][token].expires = 1
+            memory.permits.held[name][token].expires = 1

@@ -75,7 +75,7 @@ def stored(store: str) -> int:
         return LockRow.objects.count()
     from django_tasklock.backends.memory.store import store as memory
 
-    return len(memory.held) + len(memory.queues)
+    return len(memory.locks.held) + len(memory.locks.queues)
 
 
 def forked(work: Callable[[], T]) -> T:

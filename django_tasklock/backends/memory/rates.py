@@ -39,7 +39,7 @@ class MemoryRates(RateStore):
     def run(self, terms: Terms, verb: Callable[[RateBook], T]) -> T:
         """Run ``verb`` on the limiter's book at the current time, and return its result."""
         with self._mutex:
-            books, time = self.books, store.now_in_microseconds()
+            books, time = self.books, store.clock.now_in_microseconds()
             self._operations += 1
             if self._operations % PRUNE_EVERY == 0:
                 for name in [name for name, state in books.items() if state.expires < time]:
@@ -85,7 +85,7 @@ class MemoryRates(RateStore):
         with self._mutex:
             known = self.books.get(terms.name)
             copy = State() if known is None else State(known.to_json())  # the operation must change nothing
-            return ledger_verbs.usage(RateBook(copy, terms, store.now_in_microseconds()))
+            return ledger_verbs.usage(RateBook(copy, terms, store.clock.now_in_microseconds()))
 
     def reset(self, terms: Terms) -> None:
         self.run(terms, ledger_verbs.reset)

@@ -58,111 +58,116 @@ class UnavailableMutex:
         """Do nothing: the block was not entered."""
 
 
-class Store:
-    """The store of this process. Callers of its methods hold the ``mutex``."""
+class Table:
+    """The leases of locks, or of permits, by name and token, and the waiters for each name.
 
-    def __init__(self) -> None:
-        self.up = threading.RLock()  # reentrant: the garbage collector may release a lock while it is held
-        self.mutex: AbstractContextManager[object] = self.up
-        self.held: dict[str, StoredLease] = {}
+    A lease that has expired stays until the next grant, for lists. Callers of the methods hold the store's ``mutex``.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self.clock = clock
+        self.held: dict[str, dict[str, StoredLease]] = {}
         self.queues: dict[str, deque[QueuedWaiter]] = {}
-        self.permits: dict[str, dict[str, StoredLease]] = {}
-        self.permit_queues: dict[str, deque[QueuedWaiter]] = {}
-        self.rates: dict[str, State] = {}
-        self.fence = 0
-        self.skipped = 0.0
-        self.started = time.time() - monotonic()
 
-    def now(self) -> int:
-        """Return milliseconds since 1970, by the monotonic clock."""
-        return self.now_in_microseconds() // 1000
-
-    def now_in_microseconds(self) -> int:
-        """Return microseconds since 1970, by the monotonic clock."""
-        return int((self.started + monotonic() + self.skipped) * 1_000_000)
-
-    def current(self, name: str) -> StoredLease | None:
-        """Return the lease of a lock, after handing an expired or free one to the longest waiter."""
-        held = self.held.get(name)
-        return held if held is not None and held.expires > self.now() else self.pass_on(name)
-
-    def owned(self, name: str, token: str) -> StoredLease | None:
-        """Return the lock, if ``token`` holds it."""
-        held = self.current(name)
-        return held if held is not None and held.token == token else None
+    def live(self, name: str) -> dict[str, StoredLease]:
+        """Return the leases that have not expired, by token."""
+        now = self.clock.now()
+        return {token: lease for token, lease in self.held.get(name, {}).items() if lease.expires > now}
 
     def grant(self, request: AcquireRequest, ttl: int) -> StoredLease:
-        """Grant a lock that is free or whose holder is superseded."""
-        self.held[request.name] = held = self.new_lease(request, ttl)
-        return held
-
-    def new_lease(self, request: AcquireRequest, ttl: int) -> StoredLease:
-        """Return a lease for a request, with the next fence."""
-        now = self.now()
-        self.fence = max(self.fence + 1, now * 1000)
-        return StoredLease(request.token, request.holder, now, now + request.hold_ms, now + ttl, self.fence)
-
-    def live_permits(self, name: str) -> dict[str, StoredLease]:
-        """Return the permits of a limiter by token, after removing expired ones."""
-        found = self.permits.setdefault(name, {})
-        for token in [token for token, held in found.items() if held.expires <= self.now()]:
-            del found[token]
-        return found
+        """Return a new lease, with the next fence."""
+        now = self.clock.now()
+        lease = StoredLease(
+            request.token, request.holder, now, now + request.hold_ms, now + ttl, self.clock.next_fence(now)
+        )
+        self.held[request.name] = {**self.live(request.name), request.token: lease}
+        return lease
 
     def serve(self, name: str) -> dict[str, StoredLease]:
-        """Hand free permits to the longest present waiters, strictly in order; return those now held, by token."""
-        taken, queue = self.live_permits(name), self.permit_queues.get(name)
-        while queue and (not queue[0].present or len(taken) < queue[0].request.limit):
-            waiter = queue.popleft()
-            if waiter.present:
-                taken[waiter.request.token] = self.new_lease(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL))
-                waiter.wake()
-        if not queue:
-            self.permit_queues.pop(name, None)
-        if not taken:
-            del self.permits[name]
-        return taken
-
-    def free(self, name: str) -> None:
-        """End the hold of a lock, and hand the lock to the longest waiter."""
-        del self.held[name]
-        self.pass_on(name)
-
-    def pass_on(self, name: str) -> StoredLease | None:
-        """Hand a free lock to the longest present waiter, which must take it within a short time (``HANDOVER_TTL``)."""
+        """Hand what is free to the longest present waiters, strictly in order; return the live leases, by token."""
         queue = self.queues.get(name)
-        while queue:
+        live = self.live(name)
+        while queue and (not queue[0].present or len(live) < queue[0].request.limit):
             waiter = queue.popleft()
-            if not queue:
-                del self.queues[name]
             if waiter.present:
-                held = self.grant(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL))
+                self.grant(waiter.request, waiter.request.handover_ttl(HANDOVER_TTL))
                 waiter.wake()
-                return held
-        return None
+                live = self.live(name)
+        if not queue:
+            self.queues.pop(name, None)
+        return live
 
-    def queued(self, name: str, queues: dict[str, deque[QueuedWaiter]], limit: int) -> Queued:
+    def end(self, name: str, token: str) -> None:
+        """End a lease, and hand what is free to waiters."""
+        del self.held[name][token]
+        if not self.held[name]:
+            del self.held[name]
+        self.serve(name)
+
+    def queued(self, name: str, limit: int) -> Queued:
         """Return the first waiters of a queue."""
-        queue, now = queues.get(name, ()), self.now()
+        queue, now = self.queues.get(name, ()), self.clock.now()
         found = [
             Waiting(holder_of(json_object(one.request.holder)), one.since, now, one.present)
             for one in islice(queue, limit)
         ]
         return Queued(found, len(queue))
 
+    def record(self, name: str, lease: StoredLease) -> Record:
+        """Return a lease as the contract's record."""
+        now = self.clock.now()
+        return Record(
+            name=name,
+            token=lease.token,
+            holder=holder_of(json_object(lease.holder)),
+            at=lease.at,
+            until=lease.until,
+            now=now,
+            fence=lease.fence,
+            ttl=lease.expires - now,
+            waiting=sum(waiter.present for waiter in self.queues.get(name, ())),
+            asked=lease.asked,
+        )
+
+
+class Clock:
+    """Milliseconds since 1970, by the monotonic clock, and fences that go with them."""
+
+    def __init__(self) -> None:
+        self.skipped = 0.0
+        self._fence = 0
+        self._started = time.time() - monotonic()
+
+    def now(self) -> int:
+        """Return milliseconds since 1970."""
+        return self.now_in_microseconds() // 1000
+
+    def now_in_microseconds(self) -> int:
+        """Return microseconds since 1970."""
+        return int((self._started + monotonic() + self.skipped) * 1_000_000)
+
+    def next_fence(self, now: int) -> int:
+        """Return a fence greater than the last one."""
+        self._fence = max(self._fence + 1, now * 1000)
+        return self._fence
+
+
+class Store:
+    """The store of this process."""
+
+    def __init__(self) -> None:
+        self.up = threading.RLock()  # reentrant: the garbage collector may release a lock while it is held
+        self.mutex: AbstractContextManager[object] = self.up
+        self.clock = Clock()
+        self.locks = Table(self.clock)
+        self.permits = Table(self.clock)
+        self.rates: dict[str, State] = {}
+
     def wake_all(self) -> None:
         """Wake all waiters, so that they poll again."""
-        for queue in (*self.queues.values(), *self.permit_queues.values()):
+        for queue in (*self.locks.queues.values(), *self.permits.queues.values()):
             for waiter in queue:
                 waiter.wake()
-
-    def record(self, name: str, held: StoredLease, queues: dict[str, deque[QueuedWaiter]] | None = None) -> Record:
-        """Return a lock as the contract's record, or a permit if ``queues`` are those of permits."""
-        now = self.now()
-        waiting = sum(waiter.present for waiter in (self.queues if queues is None else queues).get(name, ()))
-        holder = holder_of(json_object(held.holder))
-        left = held.expires - now
-        return Record(name, held.token, holder, held.at, held.until, now, held.fence, left, waiting, held.asked)
 
 
 store = Store()
@@ -173,19 +178,18 @@ def reset() -> None:
     """Drop every lock, permit, booking and waiter of this process, and the time that ``advance`` has skipped."""
     store.mutex = store.up
     with store.mutex:
-        store.held.clear()
-        store.permits.clear()
         store.rates.clear()
-        store.skipped = 0.0
+        store.clock.skipped = 0.0
         store.wake_all()
-        store.queues.clear()
-        store.permit_queues.clear()
+        for table in (store.locks, store.permits):
+            table.held.clear()
+            table.queues.clear()
 
 
 def advance(seconds: float) -> None:
     """Move the clock of this store by ``seconds``: leases expire, and waiters wake to poll."""
     with store.mutex:
-        store.skipped += seconds
+        store.clock.skipped += seconds
         store.wake_all()
 
 

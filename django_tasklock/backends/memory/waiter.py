@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from bisect import bisect
 from collections import deque
 from collections.abc import Callable
 
@@ -45,8 +46,8 @@ class MemoryWaiter(Waiter):
             if not self._taken:
                 queue = self._queues.setdefault(self.request.name, deque())
                 if self not in queue:
-                    self.since = self.since or store.now()
-                    queue.append(self)
+                    self.since = self.since or store.clock.now()
+                    queue.insert(bisect(queue, self.since, key=lambda waiter: waiter.since), self)  # its old rank
                 assert isinstance(answer, Busy)
             return answer
 
