@@ -105,7 +105,8 @@ def crowd(parent: Any, kind: type[Limited], arguments: tuple[Any, ...], number: 
     limiter, made = kind(*arguments), []
     kind(arguments[0], arguments[1] + ":warm", 10_000, 1).acquire()
     parent.send("ready")
-    share = (number * 3 // 4 if parent.receive() == 0 else number // 12) if load == "skewed" else number // 4
+    first = parent.receive() == 0
+    share = (number * 3 // 4 if first else number // 12) if load == "skewed" else number // 4
     began = clock()
 
     def call() -> None:
