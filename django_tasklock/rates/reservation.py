@@ -173,7 +173,7 @@ class Reservation:
 
     def _book(self) -> None:
         sent = monotonic()
-        answer = self.limiter.store.reserve(self.limiter.terms, self.cost, self.max_wait, self.spaced, True)
+        answer = self.limiter.store.reserve(self.limiter.terms, self.cost, self.max_wait, self.spaced)
         events.count_answer(self.limiter.name, answer)
         self.keep(answer, sent)
 
@@ -357,4 +357,4 @@ class Reservation:
 
 def _is_later(booked: Booked, former: Booked | TokenPart) -> bool:
     """Tell whether a slot comes after the former one of the same caller: that was missed."""
-    return booked.slot > former.slot and abs(booked.edition - former.edition) <= 1
+    return booked.slot > former.slot

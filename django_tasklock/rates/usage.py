@@ -53,12 +53,10 @@ class RateUsage:
 
 def usage_of(terms: Terms, use: Usage) -> RateUsage:
     """Return the store's answer as a ``RateUsage``."""
-    still = _units_to_come(terms, use)
-    windows = []
-    for rate, units in zip(terms.rates, use.rates, strict=True):
-        gone = max(0, units.ahead - still) if rate.cell > 1 else 0
-        window = rate.window / 1_000_000
-        windows.append(WindowUsage(str(rate), window, units.limit, units.used + gone, units.ahead - gone))
+    windows = (
+        WindowUsage(str(rate), rate.window / 1_000_000, *units)
+        for rate, units in zip(terms.rates, use.rates, strict=True)
+    )
     return RateUsage(
         name=terms.name,
         time=datetime.fromtimestamp(use.time / 1_000_000, UTC),
@@ -70,13 +68,3 @@ def usage_of(terms: Terms, use: Usage) -> RateUsage:
         free=use.free,
         refused=use.refused,
     )
-
-
-def _units_to_come(terms: Terms, use: Usage) -> int:
-    """Return the number of units that are still to come, at most.
-
-    A rate with cells also counts the used units of the current cell.
-    """
-    if use.tail <= use.paused:
-        return 0
-    return min(units.ahead for units in use.rates)

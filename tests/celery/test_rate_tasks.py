@@ -36,6 +36,7 @@ from tests.support.guards import held_by_another
 from tests.support.once_app import once_app
 from tests.support.rate_callers import most_within
 from tests.support.redis_server import free_port
+from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
@@ -164,7 +165,7 @@ class TestWaiting:
         waits(celery_site, 2)
         assert booked(limiter)[1] == ahead
         assert celery_site.started("a").time >= stopped + 4.5
-        assert booked(limiter)[1] == 0
+        eventually(lambda: booked(limiter)[1] == 0)  # it may have taken one of those that nobody came for
 
     def test_one_that_missed_its_reservation_takes_another(self, celery_site):
         worker = celery_site.worker(concurrency=1)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 from hypothesis import strategies as st
 
-from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, Terms
+from django_tasklock.backends.contract.rates import Booked, Rate, Terms
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import GRID, TICK, RateBook
+from django_tasklock.backends.ledger.book import TICK, RateBook
 from django_tasklock.backends.ledger.state import State
 
 __all__ = ["START", "Caller", "Simulation", "most_in_a_window", "random_steps", "terms"]
@@ -21,9 +21,9 @@ _rates = st.builds(
     Rate,
     limit=st.sampled_from([1, 2, 3, 5, 10]),
     window=st.sampled_from([1_000_000, 1_000_003, 7_000_000]),
-    margin=st.sampled_from([GRID, 1000, 50_000, 300_000]),  # a call goes within that of its slot
+    margin=st.sampled_from([16, 1000, 50_000, 300_000]),  # a call goes within that of its slot
 )
-_great = st.builds(Rate, limit=st.sampled_from([1001, 5000]), window=st.just(60_000_000), margin=st.just(50_000))
+_great = st.builds(Rate, limit=st.sampled_from([30, 5000]), window=st.just(60_000_000), margin=st.just(50_000))
 _sets = st.one_of(
     st.tuples(_rates),
     st.lists(_rates, min_size=2, max_size=3, unique_by=lambda rate: rate.window).map(tuple),
@@ -32,15 +32,12 @@ _sets = st.one_of(
 )
 
 
-def terms(algorithms: Sequence[str] = ("window",), horizon: int = HOUR) -> st.SearchStrategy[Terms]:
+def terms(horizon: int = HOUR) -> st.SearchStrategy[Terms]:
     """Limiters."""
     return st.builds(
         Terms,
         name=st.just("play"),
         rates=_sets,
-        algorithm=st.sampled_from(list(algorithms)),
-        burst=st.integers(0, 3),
-        cold_wait=st.booleans(),
         min_share=st.sampled_from([0, 100_000, 500_000]),
         horizon=st.just(horizon),
     )
@@ -52,8 +49,6 @@ _steps = {
         st.tuples(st.just("reserve"), _costs, st.sampled_from([0, 0, 500_000, 3_000_000, HOUR])),
         st.tuples(st.just("reserve"), _costs, st.just(HOUR)),
         st.tuples(st.just("reserve"), st.just(1), st.just(HOUR)),
-        st.tuples(st.just("reserve"), _costs, st.just(HOUR), st.booleans(), st.just(True)),
-        st.tuples(st.just("reserve"), st.just(1), st.just(HOUR), st.just(False), st.just(True)),
     ],
     "spaced": [st.tuples(st.just("spaced"), _costs)],
     "pass": [
@@ -63,7 +58,7 @@ _steps = {
         st.tuples(st.just("turn"), st.sampled_from([0, 0, 0, 500, 40_000, 400_000])),
         st.tuples(st.just("turn"), st.sampled_from([0, 900, 45_000, 250_000])),
     ],
-    "missed": [st.tuples(st.just("missed"), st.sampled_from([40_000, 400_000]))],
+    "many": [st.tuples(st.just("many"), _costs, st.integers(1, 5))],
     "cancel": [st.tuples(st.just("cancel"), st.integers(0, 30))],
     "again": [st.tuples(st.just("again"), st.integers(0, 9))],
     "unused": [st.tuples(st.just("unused"), st.integers(0, 5))],
@@ -99,7 +94,6 @@ class Caller:
     """How often the limiter had been changed when the caller last heard of it."""
     must_resume: bool = False
     """It asks before it goes, whatever it was told."""
-    missed: int = 0
     used: int = 0
     """When it was used; 0: not yet."""
 
@@ -115,8 +109,6 @@ class Simulation:
     used: list[Caller] = field(default_factory=list)
     given_back: list[Caller] = field(default_factory=list)
     """Those that were given back."""
-    heaviest: int = 1
-    """The greatest cost that was booked."""
     limits: list[Terms] = field(default_factory=list)
     """The terms of the callers so far."""
     changes: int = 0
@@ -128,10 +120,7 @@ class Simulation:
     def ask(self, verb: str, *arguments: object) -> object:
         """The answer of the book."""
         state = State(self.state.to_json()) if verb == "usage" else self.state  # a look leaves nothing behind
-        book = RateBook(state, self.terms, self.time)
-        if book.rebuilt or state.meta.get("off") != self.state.meta.get("off"):  # but of a clock that was set back
-            self.state = state
-        return getattr(ledger_verbs, verb)(book, *arguments)
+        return getattr(ledger_verbs, verb)(RateBook(state, self.terms, self.time), *arguments)
 
     def do(self, step: tuple) -> None:
         """One step."""
@@ -147,22 +136,31 @@ class Simulation:
         raise AssertionError("somebody waits for ever")
 
     def _spaced(self, cost: int) -> None:
-        self._reserve(cost, HOUR, True)
+        self._reserve(cost, HOUR, 1)
 
-    def _reserve(self, cost: int, max_wait: int, *spaced: bool) -> None:
-        cost = min([cost, *(rate.limit for rate in self.terms.rates)])  # more is refused before any store is asked
-        answer = self.ask("reserve", cost, max_wait, *spaced)
-        if isinstance(answer, Booked):
-            self.heaviest = max(self.heaviest, cost)
-            assert answer.wait <= max_wait or answer.wait < TICK
-            caller = Caller(cost, answer.slot, answer.edition, 0)
-            self._record_answer(caller, answer)
-            self.waiting.append(caller)
+    def _reserve(self, cost: int, max_wait: int, spaced: int = 0) -> None:
+        cost = self._most(cost)
+        self._book(cost, max_wait, [self.ask("reserve", cost, max_wait, spaced)])
+
+    def _many(self, cost: int, number: int) -> None:
+        cost = self._most(cost)
+        self._book(cost, HOUR, self.ask("reserve_many", cost, HOUR, number))
+
+    def _most(self, cost: int) -> int:
+        return min([cost, *(rate.limit for rate in self.terms.rates)])  # more is refused before any store is asked
+
+    def _book(self, cost: int, max_wait: int, answers: Sequence[object]) -> None:
+        for answer in answers:
+            if isinstance(answer, Booked):
+                assert answer.wait <= max_wait or answer.wait < TICK
+                caller = Caller(cost, answer.slot, answer.edition, 0)
+                self._record_answer(caller, answer)
+                self.waiting.append(caller)
         self._go(0)
 
     def _record_answer(self, caller: Caller, answer: Booked) -> None:
         caller.slot, caller.edition, caller.due = answer.slot, answer.edition, self.time + max(0, answer.wait)
-        caller.until = self.time + answer.wait + self.terms.margin + answer.leeway
+        caller.until = self.time + answer.wait + self.terms.margin
         caller.changes_seen, caller.must_resume = self.changes, answer.must_resume
 
     def _pass(self, microseconds: int) -> None:
@@ -190,35 +188,16 @@ class Simulation:
 
     def _resume(self, caller: Caller) -> None:
         if caller.must_resume or caller.changes_seen != self.changes or not caller.due <= self.time <= caller.until:
-            leeway = max(0, caller.missed - 1) * 70_000
-            answer = self.ask("resume", caller.cost, caller.slot, caller.edition, HOUR, False, leeway)
+            answer = self.ask("resume", caller.cost, caller.slot, caller.edition, HOUR, 0)
             if not isinstance(answer, Booked):
                 self.waiting.remove(caller)
                 return
-            caller.missed += answer.slot > caller.slot
             self._record_answer(caller, answer)
             if caller.due > self.time:
                 return
         self.waiting.remove(caller)
         caller.used = self.time
         self.used.append(caller)
-
-    def _missed(self, late: int) -> None:
-        """A process that comes too late for its slots, and exchanges them at once."""
-        if not self.waiting:
-            return
-        self.time = max(self.time, min(caller.due for caller in self.waiting) + late)
-        missed = [caller for caller in self.waiting if caller.until < self.time and not caller.must_resume]
-        missed = [caller for caller in missed if (caller.cost, caller.edition) == (missed[0].cost, missed[0].edition)]
-        if missed:
-            slots = [caller.slot for caller in missed]
-            answers = self.ask("exchange", missed[0].cost, slots, missed[0].edition, HOUR)
-            for caller, answer in zip(missed, answers, strict=True):
-                if isinstance(answer, Booked):
-                    self._record_answer(caller, answer)
-                else:
-                    self.waiting.remove(caller)
-        self._go(0)
 
     def _cancel(self, number: int) -> None:
         if self.waiting:
@@ -248,7 +227,7 @@ class Simulation:
 
     def _penalize(self, microseconds: int) -> None:
         self.changes += 1
-        self.ask("penalize", Pushback(microseconds), HOUR)
+        self.ask("penalize", microseconds, 0, HOUR)
 
     def _pause(self, microseconds: int) -> None:
         self.changes += 1

@@ -9,16 +9,16 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from django.db.models import Max, QuerySet
 
-from django_tasklock.backends.contract.rates import Booked, Penalty, Pushback, RateStore, Refused, Terms, Usage
+from django_tasklock.backends.contract.rates import NEVER_AGAIN, RateStore, Terms, Usage
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
-from django_tasklock.backends.ledger import verbs as ledger_verbs
+from django_tasklock.backends.ledger import verbs
 from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.db.clock import AggregateNow, Now
@@ -26,7 +26,6 @@ from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import RateRow
 
-T = TypeVar("T")
 MAX_RACE = 10.0  # seconds for which an operation may lose the race for a row
 
 
@@ -39,13 +38,13 @@ class DatabaseRates(RateStore):
         self._session = Session(RateRow, "rate limit")
         self.purging = Purging(self._session, self.purge)
 
-    def run(self, terms: Terms, verb: Callable[[RateBook, bool], T], write: bool = True) -> T:
-        """Run ``verb(book, again)`` on the limiter's book, store the changed book, and return the result.
+    def run(self, terms: Terms, verb: str, *arguments: int) -> Any:
+        write = verb != "usage"
 
-        ``again``: an earlier attempt may have been executed.
-        """
-
-        def attempt(alias: str, again: bool) -> T:
+        def attempt(alias: str, again: bool) -> Any:
+            if again and verb in NEVER_AGAIN:
+                text = f"the rate limit {terms.name!r} may have been changed: the connection broke before the answer"
+                raise BackendUnavailable(text, name=terms.name, doubt=True)
             key, ends = key_of(terms.name), time.monotonic() + MAX_RACE
             while True:
                 found = rows_of(alias).filter(key=key).annotate(now=Now()).values_list("state", "version", "now")
@@ -53,7 +52,7 @@ class DatabaseRates(RateStore):
                 if not now:
                     now = rows_of(alias).filter(key=key).aggregate(now=AggregateNow(), none=Max("version"))["now"]
                 book = RateBook(State(text), terms, now * 1000)
-                answer = verb(book, again)
+                answer = getattr(verbs, verb)(book, *arguments)
                 if not write:
                     return answer
                 book.state.terms = terms.text()
@@ -76,49 +75,6 @@ class DatabaseRates(RateStore):
             self.purging.purge_if_due()
         return answer
 
-    def reserve(
-        self, terms: Terms, cost: int, max_wait: int, spaced: bool = False, will_resume: bool = False
-    ) -> Booked | Refused:
-        return self.run(terms, lambda book, again: ledger_verbs.reserve(book, cost, max_wait, spaced, will_resume))
-
-    def resume(
-        self, terms: Terms, cost: int, slot: int, edition: int, max_wait: int, spaced: bool = False, leeway: int = 0
-    ) -> Booked | Refused:
-        def verb(book: RateBook, again: bool) -> Booked | Refused:
-            if again:  # the old slot may belong to another caller by now
-                return ledger_verbs.reserve(book, cost, max_wait, spaced, leeway=leeway)
-            return ledger_verbs.resume(book, cost, slot, edition, max_wait, spaced, leeway)
-
-        return self.run(terms, verb)
-
-    def exchange(
-        self, terms: Terms, cost: int, slots: Sequence[int], edition: int, max_wait: int, leeway: int = 0
-    ) -> list[Booked | Refused]:
-        def verb(book: RateBook, again: bool) -> list[Booked | Refused]:
-            if again:
-                return [ledger_verbs.reserve(book, cost, max_wait)]
-            return ledger_verbs.exchange(book, cost, slots, edition, max_wait, leeway)
-
-        return self.run(terms, verb)
-
-    def cancel(self, terms: Terms, cost: int, slot: int, edition: int) -> bool:
-        return self.run(terms, lambda book, again: not again and ledger_verbs.cancel(book, cost, slot, edition))
-
-    def settle(self, terms: Terms, cost: int, slot: int, edition: int, actual: int) -> bool:
-        return self.run(terms, lambda book, again: not again and ledger_verbs.settle(book, cost, slot, edition, actual))
-
-    def penalize(self, terms: Terms, pushback: Pushback, max_length: int) -> Penalty:
-        return self.run(terms, lambda book, again: ledger_verbs.penalize(book, pushback, max_length))
-
-    def pause(self, terms: Terms, length: int) -> None:
-        self.run(terms, lambda book, again: ledger_verbs.pause(book, length))
-
-    def adjust(self, terms: Terms, share: int) -> None:
-        self.run(terms, lambda book, again: ledger_verbs.adjust(book, share))
-
-    def usage(self, terms: Terms) -> Usage:
-        return self.run(terms, lambda book, again: ledger_verbs.usage(book), write=False)
-
     def usages(self, each: Sequence[Terms]) -> list[Usage]:
         def verb(alias: str, again: bool) -> list[Usage]:
             states, now = dict[str, str](), 0
@@ -127,12 +83,9 @@ class DatabaseRates(RateStore):
                 states[key] = state
             now = now or rows_of(alias).aggregate(now=AggregateNow(), none=Max("version"))["now"]
             found = (RateBook(State(states.get(key_of(terms.name), "")), terms, now * 1000) for terms in each)
-            return list(map(ledger_verbs.usage, found))
+            return list(map(verbs.usage, found))
 
         return self._session.run(verb, write=False)
-
-    def reset(self, terms: Terms) -> None:
-        self.run(terms, lambda book, again: ledger_verbs.reset(book))
 
     def names(self, limit: int = 1000) -> list[str]:
         def verb(alias: str, again: bool) -> list[str]:
@@ -148,10 +101,6 @@ class DatabaseRates(RateStore):
         texts = self._session.run(verb, write=False)
         found = {name: Terms.from_text(name, State(texts.get(key_of(name), "")).terms) for name in names}
         return {name: terms for name, terms in found.items() if terms is not None}
-
-    def close_idle(self) -> None:
-        """Close this thread's connection, unless a transaction is open on it."""
-        self._session.close_idle()
 
     def purge(self, limit: int = 200) -> int:
         """Delete up to ``limit`` rows that expired a day ago; return the number deleted."""

@@ -1,20 +1,19 @@
-"""The bookings of one rate limiter in plain Python: for the memory and database stores, and as the scripts' model.
+"""The bookings of one rate limiter in plain Python: for the memory and database stores, and as the script's model.
 
-``lua/_rates.lua`` has the same functions under the same names; a property test compares the two.
+``lua/rates.lua`` has the same functions under the same names; a property test compares the two.
 
 Why no window has more calls than the limit: slots are booked in order of time, none before the last one (``last``), and
 each at least a window and a margin after the slot booked ``limit`` units earlier. Bookings before those ``limit`` units
-do not count any more. They are set aside (``x``) in the ring until their window is over; then they are dropped, and
-only the time of the newest dropped one is stored (``z``). Otherwise only bookings that were not used are removed.
+do not count any more. They are set aside: the first ``x`` in the ring, which drops them when their window is over.
+``n`` is the number of units of the others. Units are removed only if they were not used.
 
-No two bookings have the same number, so that a slot which is given back twice is given back once: slots are 16
-microseconds apart, and a slot that was given back gets the next number in between when it is booked again. Numbers that
-were given back are stored (``gone``) until their window is over.
+A caller that has to wait for more than a second has no slot of its own but one in the line. It resumes that shortly
+before its time, and takes the first slot of the line that can still be used: so a caller that is late takes the next
+slot, and each one behind it the one after, and no slot is lost while anybody comes in time.
 
-A caller that will resume its slot before using it, and has to wait for more than a second, has no slot of its own but
-one in the line: when it resumes, it takes the first slot of the line that can still be used. So a caller that is late
-takes the next slot, and each one behind it the one after, instead of the late caller going to the end. Its edition is
-that of the book plus one, which older versions of this package treat as another edition.
+A slot belongs to the caller that knows its edition: ``epoch`` and a serial number, a new one whenever a slot is given
+back or taken from the line. So one that is given back twice is given back once, and one that was taken by another
+caller is not used by its first one.
 """
 
 from __future__ import annotations
@@ -28,20 +27,15 @@ from django_tasklock.backends.ledger.state import Entry, State
 
 FULL_SHARE = 1_000_000
 """The whole limit, as a share."""
-GRID = 16
-"""Microseconds between two slots: room for the numbers under which a slot is booked again."""
 TICK = 1000
-"""Waits below this many microseconds count as none: slots are on a grid, and some databases count milliseconds."""
-MAX_LEEWAY = 10_000_000
-"""The greatest leeway: microseconds by which a slot may be used later than its time."""
+"""Waits below this many microseconds count as none: slots are one apart, and some databases count milliseconds."""
 OPENS_BEFORE = 1_000_000
 """A slot of the line can be taken from this many microseconds before its time."""
 RECORD_TIME_EVERY = 1_000_000
 """Microseconds after which the store's time is recorded again (``idx``). A smaller step back is not noticed."""
-MAX_EXAMINED = 16  # slots given back that one call examines
-MAX_REMOVED = 64  # slots given back that one call removes
-MAX_ASIDE = 10_000  # the most bookings that are set aside, although they do not count: until their window is over
-MONTH, DAY = 30 * 86_400_000_000, 86_400_000_000
+MAX_EXAMINED = 16  # slots that one call examines
+MAX_REMOVED = 64  # unused slots that one call removes
+DAY = 86_400_000_000
 
 
 class RateBook:
@@ -52,32 +46,19 @@ class RateBook:
         self.meta = state.meta
         self.terms = terms
         self.time = time
-        self.rebuilt = False
         if "epoch" not in self.meta:
-            self.begin_edition(time, terms.cold_wait)
-        if self.get("hz") < terms.horizon:
-            self.meta["hz"] = terms.horizon
+            self.begin_edition(time)
         behind = self.get("idx") - time
         if behind >= RECORD_TIME_EVERY:  # the store's clock was set back: the limiter's continues from where it was
             self.meta |= {key: self.get(key) - behind for key in ("off", "until", "changed")}
-        far = self.get("hz") + terms.longest_window + MAX_LEEWAY
-        # An older version, which does not notice a step back, has booked meanwhile.
-        if self.get("last") - self.now > far or self.get("until") - time > far:
-            self.begin_edition(max(self.edition + 2, time), wait_first=True)
-            self.rebuilt = True
-        if abs(time - self.get("idx")) >= RECORD_TIME_EVERY:
+        if abs(behind) >= RECORD_TIME_EVERY:
             self.meta["idx"] = time
 
-    def begin_edition(self, edition: int, wait_first: bool) -> None:
-        """Begin an empty book. ``wait_first``: book nothing for the longest window, because its usage is unknown."""
-        self.meta.clear()
-        self.meta.update(epoch=edition, share=FULL_SHARE, hz=self.terms.horizon)
-        self.state.rings.clear()
-        self.state.free.clear()
-        self.state.gone.clear()
-        self.state.line.clear()
-        if wait_first:
-            self.meta["from"] = self.time + self.terms.longest_window
+    def begin_edition(self, edition: int) -> None:
+        """Begin an empty book."""
+        for stored in (self.meta, self.state.rings, self.state.free, self.state.line):
+            stored.clear()
+        self.meta |= {"epoch": edition, "share": FULL_SHARE, "idx": self.time}
 
     def get(self, key: str) -> int:
         """Return a number of the book; 0 if it has none under this key."""
@@ -102,9 +83,7 @@ class RateBook:
     @property
     def expires(self) -> int:
         """When the state can be deleted, in microseconds since 1970."""
-        ends = max(self.get("last"), self.get("from"), self.now) + self.get("off") + self.terms.longest_window
-        if self.terms.cold_wait:
-            return max(ends, self.time + MONTH)
+        ends = max(self.get("last"), self.now) + self.get("off") + self.terms.longest_window
         return ends if self.get("share") == FULL_SHARE else max(ends, self.time + DAY)
 
     # One rate
@@ -121,111 +100,136 @@ class RateBook:
         """Return the bookings of a rate."""
         return self.state.rings.setdefault(str(rate.window), [])
 
+    def find(self, rate: Rate, slot: int) -> int:
+        """Return the index of a booking in the ring of a rate; -1: it is not there."""
+        ring = self.ring_of(rate)
+        index = bisect.bisect_left(ring, [slot])
+        return index if index < len(ring) and ring[index][0] == slot else -1
+
     def earliest_time(self, rate: Rate, units: int) -> int:
         """Return the first time at which a rate has room for ``units``."""
-        algorithm, key = self.terms.algorithm, rate.window
-        if algorithm != "window":
-            burst = max(self.terms.burst_of(rate), units)
-            return self.get(f"tat:{key}") - (burst - units) * self.interval_of(rate)
-        self.recount_aside(rate)
-        ring, limit = self.ring_of(rate), self.limit_of(rate)
-        at, total = self.get(f"z:{key}"), self.get(f"n:{key}") if ring else 0
-        for time, number in itertools.islice(ring, self.get(f"x:{key}"), None):
+        self.count_again(rate)
+        at, total, limit = 0, self.get(f"n:{rate.window}"), self.limit_of(rate)
+        for slot, number, _ in itertools.islice(self.ring_of(rate), self.get(f"x:{rate.window}"), None):
             if total + units <= limit or total <= 0:
                 break
-            at, total = max(at, time), total - number
+            at, total = slot, total - number
         return at + rate.window + rate.margin if at else 0
 
-    def add_to_rate(self, rate: Rate, slot: int, units: int) -> None:
-        """Book ``units`` for a slot, in one rate."""
-        key, slot = rate.window, floor_to_grid(slot)
-        if self.terms.algorithm != "window":
-            self.meta[f"tat:{key}"] = max(self.get(f"tat:{key}"), slot) + units * self.interval_of(rate)
-        else:
-            ring = self.ring_of(rate)
-            if f"n:{key}" not in self.meta and self.get("last"):
-                self.meta[f"b:{key}"] = self.get("last")
-            total, aside = (self.get(f"n:{key}"), self.get(f"x:{key}")) if ring else (0, 0)
-            total += units
-            at = cell_end(rate, slot)
-            if ring and ring[-1][0] >= at:
-                ring[-1][1] += units
-            else:
-                ring.append([at, units])
-            while len(ring) - aside > 1 and total - ring[aside][1] >= rate.limit:
-                total, aside = total - ring[aside][1], aside + 1
-            while aside and (aside > MAX_ASIDE or ring[0][0] <= self.now - rate.window):
-                self.meta[f"z:{key}"] = ring.pop(0)[0]
-                aside -= 1
-            self.meta[f"n:{key}"] = total
-            self.meta[f"x:{key}"] = aside
-
-    def recount_aside(self, rate: Rate) -> None:
-        """Count bookings again that were set aside, if slots were given back or the limit was raised."""
+    def count_again(self, rate: Rate) -> None:
+        """Count bookings again that were set aside, if later ones were undone, or this caller has a greater limit."""
         ring, key = self.ring_of(rate), rate.window
         total, aside = self.get(f"n:{key}"), self.get(f"x:{key}")
-        while ring and aside and total < rate.limit:
+        while aside and total < rate.limit:
             aside -= 1
             total += ring[aside][1]
-            self.meta[f"n:{key}"], self.meta[f"x:{key}"] = total, aside
+        self.meta |= {f"n:{key}": total, f"x:{key}": aside}
 
-    def remove_from_rate(self, rate: Rate, slot: int, units: int) -> None:
-        """Remove ``units`` of a booking that were not used from one rate, if the booking is still stored."""
-        key, slot = rate.window, floor_to_grid(slot)
-        if self.terms.algorithm != "window":
-            if slot == self.get("last"):  # otherwise later bookings depend on it
-                self.meta[f"tat:{key}"] = self.get(f"tat:{key}") - units * self.interval_of(rate)
-        else:
-            ring, at = self.ring_of(rate), cell_end(rate, slot)
-            found = bisect.bisect_left(ring, [at])
-            if found < len(ring) and ring[found][0] == at:
-                units = min(units, ring[found][1])
-                ring[found][1] -= units
-                aside = self.get(f"x:{key}")
-                if not ring[found][1]:
-                    del ring[found]
-                    self.meta[f"x:{key}"] = aside - (found < aside)
-                if found >= aside:
-                    self.meta[f"n:{key}"] = self.get(f"n:{key}") - units
+    def add_to_rate(self, rate: Rate, slot: int, units: int) -> None:
+        """Book ``units`` for a slot after all others, in one rate."""
+        ring, key = self.ring_of(rate), rate.window
+        ring.append([slot, units, self.get("serial")])
+        total, aside = self.get(f"n:{key}") + units, self.get(f"x:{key}")
+        while aside < len(ring) - 1 and total - ring[aside][1] >= rate.limit:
+            total, aside = total - ring[aside][1], aside + 1
+        while aside and ring[0][0] <= self.now - rate.window - rate.margin:
+            ring.pop(0)
+            aside -= 1
+        self.meta |= {f"n:{key}": total, f"x:{key}": aside}
 
-    def newest_booking(self) -> int:
-        """Return the time of the last booking: it is in every ring, in some only as the end of its cell."""
-        ends = []
-        for rate in self.terms.rates:
-            ring, key = self.ring_of(rate), rate.window
-            ends.append(max(ring[-1][0] if ring else self.get(f"z:{key}"), self.get(f"b:{key}")))
-        return min(ends)
+    def correct_units(self, rate: Rate, slot: int, more: int) -> None:
+        """Correct the units of a booking in one rate. More units of one that is set aside are those of the newest."""
+        ring, key, index = self.ring_of(rate), rate.window, self.find(rate, slot)
+        if index < 0:
+            return
+        if index < self.get(f"x:{key}") and more > 0:
+            index = len(ring) - 1
+        more = max(more, -ring[index][1])
+        ring[index][1] += more
+        if index >= self.get(f"x:{key}"):
+            self.meta[f"n:{key}"] = self.get(f"n:{key}") + more
 
     # All rates
+
+    def edition_of(self, rate: Rate, slot: int) -> int:
+        """Return the edition of a slot that is booked in a rate; 0: it is not."""
+        index = self.find(rate, slot)
+        return self.edition + self.ring_of(rate)[index][2] if index >= 0 else 0
+
+    def is_owned(self, slot: int, edition: int) -> bool:
+        """Return whether the caller with this edition has the slot, and some units of it."""
+        owning = (rate for rate in self.terms.rates if self.edition_of(rate, slot) == edition)
+        return any(self.ring_of(rate)[self.find(rate, slot)][1] > 0 for rate in owning)
+
+    def change_owner(self, slot: int) -> bool:
+        """Give a slot a new serial number. False: not all rates have the slot."""
+        found = [(self.ring_of(rate), self.find(rate, slot)) for rate in self.terms.rates]
+        if any(index < 0 for _, index in found):
+            return False
+        self.meta["serial"] = self.get("serial") + 1
+        for ring, index in found:
+            ring[index][2] = self.get("serial")
+        return True
+
+    def remove_units(self, slot: int, units: int) -> None:
+        """Remove ``units`` of a booking that were not used."""
+        for rate in self.terms.rates:
+            self.correct_units(rate, slot, -units)
 
     def first_slot(self, units: int, spaced: bool = False) -> int:
         """Return the first slot for which all rates have room, after all others; ``spaced``: at some distance."""
         firsts = [(self.earliest_time(rate, units), rate) for rate in self.terms.rates]
         bound, strictest = max(firsts, key=lambda one: one[0])
-        slot = max(floor_to_grid(self.now), ceil_to_grid(max(bound, self.get("from"), self.get("last") + 1)))
-        if spaced and slot > self.now + 2 * TICK and self.terms.algorithm == "window":
-            slot = max(slot, ceil_to_grid(self.get("last") + units * self.interval_of(strictest)))
+        slot = max(self.now, bound, self.get("last") + 1)
+        if spaced and slot > self.now + 2 * TICK:
+            slot = max(slot, self.get("last") + units * self.interval_of(strictest))
         return slot
+
+    def add(self, slot: int, units: int) -> None:
+        """Book a slot after all others."""
+        self.meta["last"] = slot
+        for rate in self.terms.rates:
+            self.add_to_rate(rate, slot, units)
+
+    # Slots given back
 
     def find_free_slot(self, units: int) -> int:
         """Return the index of the first slot given back that has enough units, of the first few; -1: none."""
-        start = bisect.bisect_left(self.state.free, (self.now, ""))
-        for index in range(start, min(start + MAX_EXAMINED, len(self.state.free))):
-            slot, member = self.state.free[index]
-            base = floor_to_grid(slot)
-            if int(member.partition(":")[0]) >= units and self.unused_number(base) < base + GRID:
+        free = self.state.free
+        start = bisect.bisect_left(free, [self.now])
+        for index in range(start, min(start + MAX_EXAMINED, len(free))):
+            slot, number = free[index]
+            if number >= units and all(self.find(rate, slot) >= 0 for rate in self.terms.rates):
                 return index
         return -1
 
     def take_free_slot(self, index: int, units: int) -> int:
-        """Book a slot that was given back, or a part of it; return its new number."""
-        slot, member = self.state.free.pop(index)
-        number, _, serial = member.partition(":")
-        if int(number) > units:
-            bisect.insort(self.state.free, (slot, f"{int(number) - units}:{serial}"))
-        taken = self.unused_number(floor_to_grid(slot))
-        self.state.gone[str(taken)] = 0
-        return taken
+        """Book a slot that was given back. Units that it has above these are not used."""
+        slot, number = self.state.free.pop(index)
+        self.remove_units(slot, number - units)
+        return slot
+
+    def give_back(self, slot: int, units: int) -> None:
+        """Give back a future slot, so that the next caller can book it; undo the last ones, if nobody is behind."""
+        free = self.state.free
+        if not self.change_owner(slot):
+            self.remove_units(slot, units)
+            return
+        bisect.insort(free, [slot, units])
+        while free and free[-1][0] == self.get("last"):
+            self.undo_last(*free.pop())
+
+    def undo_last(self, slot: int, units: int) -> None:
+        """Undo the last booking."""
+        last = self.now
+        for rate in self.terms.rates:
+            ring, key = self.ring_of(rate), rate.window
+            if ring and ring[-1][0] == slot:
+                ring.pop()
+                self.meta[f"n:{key}"] = self.get(f"n:{key}") - units
+                self.count_again(rate)
+            last = max([last, *(before for before, *_ in ring[-1:])])
+        self.meta["last"] = last
 
     # The line
 
@@ -235,84 +239,26 @@ class RateBook:
 
     def remove_from_line(self, slot: int, units: int) -> bool:
         """Remove a slot from the line. False: it is not there, because another caller has taken it."""
-        line = self.state.line
-        index = bisect.bisect_left(line, [slot, units])
-        if index == len(line) or line[index] != [slot, units]:
+        try:
+            self.state.line.remove([slot, units])
+        except ValueError:
             return False
-        del line[index]
         return True
 
     def take_from_line(self, since: int, latest: int, units: int) -> int | None:
         """Take the first slot of the line from ``since`` to ``latest`` with as many units; ``None``: there is none."""
-        start = bisect.bisect_left(self.state.line, [since, 0])
-        for index in range(start, min(start + MAX_EXAMINED, len(self.state.line))):
-            if self.state.line[index][0] > latest:
-                break
-            if self.state.line[index][1] == units:
-                return self.state.line.pop(index)[0]
+        line = self.state.line
+        start = bisect.bisect_left(line, [since])
+        for index, (slot, number) in enumerate(line[start : start + MAX_EXAMINED], start):
+            if slot <= latest and number == units and self.change_owner(slot):
+                del line[index]
+                return slot
         return None
-
-    # Numbers
-
-    def unused_number(self, base: int) -> int:
-        """Return the next unused number of a slot."""
-        numbers = range(base + GRID - 1, base - 1, -1) if self.state.gone else ()
-        return next((taken + 1 for taken in numbers if str(taken) in self.state.gone), base)
-
-    def was_given_back(self, slot: int) -> bool:
-        """Return whether the slot was given back under this number."""
-        return bool(self.state.gone.get(str(slot)))
-
-    def mark_given_back(self, slot: int) -> None:
-        """Record that the slot was given back under this number."""
-        self.state.gone[str(slot)] = 1
-        old = self.now - self.terms.longest_window
-        for number in [number for number in self.state.gone if int(number) < old]:
-            del self.state.gone[number]
 
     def remove_unused(self) -> None:
         """Undo bookings that were never used: slots of the line or given back whose time passed without a caller."""
-        for _ in range(MAX_REMOVED):
-            if not self.state.line or self.state.line[0][0] >= self.now - self.terms.margin:
-                break
-            self.remove_units(*self.state.line.pop(0))
-        if not self.state.free and self.get("seq"):
-            self.meta["seq"] = 0
-        for _ in range(MAX_REMOVED):
-            if not self.state.free or self.state.free[0][0] >= self.now:
-                break
-            slot, member = self.state.free.pop(0)
-            self.remove_units(slot, int(member.partition(":")[0]))
-
-    def remove_units(self, slot: int, units: int) -> None:
-        """Remove ``units`` of a booking from all rates."""
-        for rate in self.terms.rates:
-            self.remove_from_rate(rate, slot, units)
-
-    def give_back(self, slot: int, units: int) -> None:
-        """Give back a future slot, so that the next caller can book it."""
-        if self.terms.algorithm != "window" or floor_to_grid(slot) != self.get("last"):
-            self.meta["seq"] = self.get("seq") + 1
-            bisect.insort(self.state.free, (slot, f"{units}:{self.meta['seq']}"))
-            return
-        self.remove_units(slot, units)
-        self.meta["last"] = min(floor_to_grid(slot), self.newest_booking())
-        while self.state.free and floor_to_grid(self.state.free[-1][0]) == self.get("last"):
-            slot, member = self.state.free.pop()
-            self.remove_units(slot, int(member.partition(":")[0]))
-            self.meta["last"] = min(floor_to_grid(slot), self.newest_booking())
-
-
-def floor_to_grid(slot: int) -> int:
-    """Return the time of a slot, from any of its numbers."""
-    return slot - slot % GRID
-
-
-def ceil_to_grid(at: int) -> int:
-    """Return the first slot that is not before a time."""
-    return at + -at % GRID
-
-
-def cell_end(rate: Rate, slot: int) -> int:
-    """Return the time under which a slot's booking is stored: the end of its cell."""
-    return slot + -slot % rate.cell
+        for stored, at in ((self.state.line, self.now - self.terms.margin), (self.state.free, self.now)):
+            for _ in range(MAX_REMOVED):
+                if not stored or stored[0][0] >= at:
+                    break
+                self.remove_units(*stored.pop(0))

@@ -6,22 +6,20 @@ import json
 from typing import Any
 
 Entry = list[int]
-"""A time, and the units booked for it."""
+"""A slot and its units; in a ring also the serial number of its owner."""
 
 
 class State:
-    """The state of one limiter. ``meta``: numbers by key. ``rings``: ``[time, units]`` by window, the oldest first."""
+    """The state of one limiter. ``meta``: numbers by key. ``rings``: bookings by window, the oldest first."""
 
     def __init__(self, text: str = "") -> None:
         data: dict[str, Any] = json.loads(text) if text else {}
         self.meta: dict[str, int] = data.get("meta", {})
-        self.free: list[tuple[int, str]] = [(slot, member) for slot, member in data.get("free", ())]
-        """Slots given back, in order: the slot and ``units:serial``."""
         self.rings: dict[str, list[Entry]] = data.get("rings", {})
-        self.line: list[list[int]] = data.get("line", [])
-        """Slots of the line that are not taken yet, in order: the slot and its units."""
-        self.gone: dict[str, int] = data.get("gone", {})
-        """Numbers of slots: 1 if the slot was given back under it, 0 if the slot was booked again under it."""
+        self.free: list[Entry] = data.get("free", [])
+        """Slots that were given back, in order."""
+        self.line: list[Entry] = data.get("line", [])
+        """Slots in the line that are not taken yet, in order."""
         self.terms: str = data.get("terms", "")
         """The terms of the last caller: ``Terms.text()``."""
         self.expires = 0
@@ -29,9 +27,5 @@ class State:
 
     def to_json(self) -> str:
         """Return the state as JSON."""
-        data = {"meta": self.meta, "free": self.free, "rings": self.rings, "terms": self.terms}
-        if self.line:
-            data["line"] = self.line
-        if self.gone:
-            data["gone"] = self.gone
-        return json.dumps(data, separators=(",", ":"))
+        names = "meta", "rings", "free", "line", "terms"
+        return json.dumps({name: getattr(self, name) for name in names}, separators=(",", ":"))

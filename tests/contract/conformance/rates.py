@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import ParamSpec, TypeVar
 
 import pytest
 
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms
+from tests.contract.conformance import twins
 from tests.contract.conformance.store import StoreContract, eventually
-from tests.contract.conformance.twins import TWINS, ask
+from tests.contract.conformance.twins import TWINS
 
+P = ParamSpec("P")
+T = TypeVar("T")
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -34,9 +39,9 @@ class RateContract(StoreContract):
     @TWINS
     def test_as_many_as_the_limit_go_at_once_and_the_next_after_the_window(self, rates: RateStore, way: str) -> None:
         terms = a_limit(3, HOUR)
-        first = [booked(ask(way, rates.reserve, rates.areserve, terms, 1, 0)) for _ in range(3)]
+        first = [booked(ask(way, rates, rates.reserve, terms, 1, 0)) for _ in range(3)]
         assert [one.wait < ROUNDED for one in first] == [True] * 3
-        later = [booked(ask(way, rates.reserve, rates.areserve, terms, 1, LONG)) for _ in range(20)]
+        later = [booked(ask(way, rates, rates.reserve, terms, 1, LONG)) for _ in range(20)]
         assert all(one.wait > 0 for one in later)
         assert_within([*first, *later], 3, HOUR)
         assert later[0].time - first[0].time <= HOUR + 2 * terms.margin + MINUTE  # not much later than necessary
@@ -53,10 +58,10 @@ class RateContract(StoreContract):
         terms = a_limit(2, HOUR)
         for _ in range(2):
             booked(rates.reserve(terms, 1, 0))
-        refused = ask(way, rates.reserve, rates.areserve, terms, 1, MINUTE)
+        refused = ask(way, rates, rates.reserve, terms, 1, MINUTE)
         assert isinstance(refused, Refused)
         assert HOUR / 2 < refused.wait <= HOUR + 2 * terms.margin
-        use = ask(way, rates.usage, rates.ausage, terms)
+        use = ask(way, rates, rates.usage, terms)
         assert [(rate.limit, rate.used, rate.ahead) for rate in use.rates] == [(2, 2, 0)]
         assert use.refused == 1
 
@@ -113,23 +118,6 @@ class RateContract(StoreContract):
         assert len(taken) == len(answers) - 1 >= 3
         assert_within(taken, 2, HOUR)
 
-    def test_paced_calls_go_one_by_one(self, rates: RateStore) -> None:
-        terms = a_limit(4, HOUR)._replace(algorithm="paced")
-        answers = [booked(rates.reserve(terms, 1, LONG)) for _ in range(6)]
-        assert answers[0].wait < ROUNDED
-        assert_within(answers, 1, HOUR // 4)
-
-    def test_a_bucket_lets_its_burst_go_at_once_and_the_others_one_by_one(self, rates: RateStore) -> None:
-        terms = a_limit(4, HOUR)._replace(algorithm="bucket", burst=2)
-        answers = [booked(rates.reserve(terms, 1, LONG)) for _ in range(6)]
-        assert [one.wait < ROUNDED for one in answers[:3]] == [True, True, False]
-        assert_within(answers[2:], 1, HOUR // 4)
-
-    def test_with_cold_wait_an_unknown_limiter_first_waits_for_a_window(self, rates: RateStore) -> None:
-        terms = a_limit(3, HOUR)._replace(cold_wait=True)
-        assert isinstance(rates.reserve(terms, 1, MINUTE), Refused)
-        assert booked(rates.reserve(terms, 1, LONG)).wait > HOUR / 2
-
     # Asking again
 
     @TWINS
@@ -137,7 +125,7 @@ class RateContract(StoreContract):
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
-        again = booked(ask(way, rates.resume, rates.aresume, terms, 1, mine.slot, mine.edition, LONG))
+        again = booked(ask(way, rates, rates.resume, terms, 1, mine.slot, mine.edition, LONG))
         assert (again.slot, again.edition) == (mine.slot, mine.edition)
         assert abs(again.time - mine.time) <= ROUNDED
         assert 0 < again.wait <= mine.wait
@@ -158,18 +146,6 @@ class RateContract(StoreContract):
         assert again.slot > mine.slot
         assert again.time - mine.time >= SECOND // 5
 
-    @TWINS
-    def test_missed_slots_are_exchanged_in_one_request(self, rates: RateStore, way: str) -> None:
-        terms = a_limit(1, SECOND // 5, margin=1000)
-        missed = [booked(rates.reserve(terms, 1, LONG)) for _ in range(3)]
-        eventually(lambda: rates.usage(terms).time > missed[-1].time + SECOND // 5)
-        slots = [one.slot for one in missed]
-        answers = ask(way, rates.exchange, rates.aexchange, terms, 1, slots, missed[0].edition, LONG)
-        assert 0 < len(answers) <= 3
-        found = [booked(one) for one in answers]
-        assert min(one.slot for one in found) > max(slots)
-        assert_within(found, 1, SECOND // 5)
-
     def test_resuming_is_refused_if_the_new_slot_is_too_far_away(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
@@ -184,15 +160,13 @@ class RateContract(StoreContract):
     def test_a_cancelled_slot_goes_to_the_next_caller_and_is_cancelled_once(self, rates: RateStore, way: str) -> None:
         terms = a_limit(1, HOUR)
         _, mine, last = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
-        assert ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
-        assert not ask(way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition)
+        assert ask(way, rates, rates.cancel, terms, 1, mine.slot, mine.edition)
+        assert not ask(way, rates, rates.cancel, terms, 1, mine.slot, mine.edition)
         assert rates.usage(terms).free == 1
         again = booked(rates.reserve(terms, 1, LONG))
         assert abs(again.time - mine.time) <= SECOND
         assert again.time < last.time
-        assert not ask(
-            way, rates.cancel, rates.acancel, terms, 1, mine.slot, mine.edition
-        )  # it is another caller's now
+        assert not ask(way, rates, rates.cancel, terms, 1, mine.slot, mine.edition)  # it is another caller's now
         assert booked(rates.reserve(terms, 1, LONG)).time > last.time
 
     def test_of_many_threads_that_cancel_a_slot_one_succeeds(self, backend: LockStore, rates: RateStore) -> None:
@@ -217,13 +191,13 @@ class RateContract(StoreContract):
     def test_a_call_is_charged_what_it_cost(self, rates: RateStore, way: str) -> None:
         terms = a_limit(10, HOUR)
         mine = booked(rates.reserve(terms, 5, 0))
-        assert ask(way, rates.settle, rates.asettle, terms, 5, mine.slot, mine.edition, 2)
+        assert ask(way, rates, rates.settle, terms, 5, mine.slot, mine.edition, 2)
         assert rates.usage(terms).rates[0].used == 2
         mine = booked(rates.reserve(terms, 2, 0))
-        assert ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.edition, 8)
+        assert ask(way, rates, rates.settle, terms, 2, mine.slot, mine.edition, 8)
         assert rates.usage(terms).rates[0].used == 10
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
-        assert not ask(way, rates.settle, rates.asettle, terms, 2, mine.slot, mine.edition, 2)
+        assert not ask(way, rates, rates.settle, terms, 2, mine.slot, mine.edition, 2)
 
     # Stopping
 
@@ -233,9 +207,9 @@ class RateContract(StoreContract):
         for _ in range(2):
             booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
-        stop = ask(way, rates.penalize, rates.apenalize, terms, Pushback(30 * MINUTE), LONG)
+        stop = ask(way, rates, rates.penalize, terms, Pushback(30 * MINUTE), LONG)
         assert 25 * MINUTE < stop.wait <= 30 * MINUTE
-        assert ask(way, rates.penalize, rates.apenalize, terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
+        assert ask(way, rates, rates.penalize, terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
         assert 25 * MINUTE < rates.usage(terms).paused <= 30 * MINUTE
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert abs(again.time - mine.time - 30 * MINUTE) <= 10 * SECOND
@@ -254,8 +228,6 @@ class RateContract(StoreContract):
         assert booked(rates.reserve(past, 1, 0)).wait < ROUNDED
 
     def test_a_pause_replaces_the_one_before_it(self, rates: RateStore) -> None:
-        if type(rates).pause is RateStore.pause:
-            pytest.skip("this store cannot pause a rate limit")
         terms = a_limit(2, HOUR)
         rates.pause(terms, 30 * MINUTE)
         rates.pause(terms, 10 * MINUTE)
@@ -309,7 +281,7 @@ class RateContract(StoreContract):
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
         rates.penalize(terms, Pushback(HOUR), HOUR)
-        ask(way, rates.reset, rates.areset, terms)
+        ask(way, rates, rates.reset, terms)
         assert rates.usage(terms).paused == 0
         assert not rates.cancel(terms, 1, mine.slot, mine.edition)
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))  # a caller that waited books again
@@ -331,6 +303,11 @@ class RateContract(StoreContract):
         assert isinstance(rates.reserve(lower, 1, 0), Refused)
         assert rates.terms(["api"])["api"].rates == lower.rates
         assert rates.usage(greater).rates[0].used == 4
+
+
+def ask(way: str, rates: RateStore, verb: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
+    """Call ``verb``, or call it for a coroutine, and return the answer."""
+    return twins.ask(way, verb, partial(rates.in_thread, verb), *arguments, **options)
 
 
 def a_limit(limit: int, window: int, name: str = "api", *, margin: int = SECOND) -> Terms:
