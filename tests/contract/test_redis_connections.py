@@ -45,8 +45,8 @@ class Struck(Exception):
 
 
 @contextlib.contextmanager
-def struck_at(step: int) -> Iterator[Callable[[], bool]]:
-    """Raise ``Struck`` before the ``step``-th line of redis-py, or of ours in its place; whether it came to that."""
+def struck_at(step: int, error: type[BaseException] = Struck) -> Iterator[Callable[[], bool]]:
+    """Raise ``error`` before the ``step``-th line of redis-py, or of ours in its place; whether it came to that."""
     lines = count(1)
     done = False
 
@@ -56,7 +56,7 @@ def struck_at(step: int) -> Iterator[Callable[[], bool]]:
             return None
         if event == "line" and next(lines) == step:
             done = True
-            raise Struck
+            raise error
         return trace
 
     before = sys.gettrace()
@@ -105,6 +105,29 @@ def test_a_time_limit_at_any_line_of_connecting(redis_server: RedisServer, name:
         backend.close()
         assert step > 50, "nothing was struck"
         assert not wrong.keys("*")
+
+
+@pytest.mark.parametrize("error", [Struck, KeyboardInterrupt])
+def test_a_time_limit_at_any_line_of_a_request(
+    redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
+) -> None:
+    """Wherever it strikes, its reply is never read by the next request."""
+    monkeypatch.setattr(client, "RESTED", 60.0)  # a look at an idle connection would find the unread reply
+    backend = RedisBackend(Settings(LOCATION=redis_server.url))
+    mine = an_ask(f"{name}:held")
+    granted(backend.acquire(mine))
+    for step in count(1):
+        assert backend.get(name) is None
+        with struck_at(step, error) as struck, contextlib.suppress(error):
+            backend.get(mine.name)
+        assert backend.get(name) is None, f"struck at line {step}: it read the reply of another request"
+        if not struck():
+            break
+    assert step > 20, "nothing was struck"
+    found = backend.get(mine.name)
+    assert found is not None
+    assert found.token == mine.token
+    backend.close()
 
 
 @pytest.mark.parametrize("step", ["CLIENT", "SELECT", "EVALSHA", "SUBSCRIBE"])
