@@ -54,7 +54,7 @@ class LockWaiter:
         self.token = request.token
         self._backend = backend
         self._place = MemoryWaiter(backend, request, backend.table.queues)
-        self._place.waker = int  # not None: a release hands the lock to a waiter that sleeps
+        self._place.asleep = True  # a release hands the lock to a waiter that sleeps
         self._place.acquire()
 
     @property

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+import redis
 from asgiref.sync import async_to_sync
 
 from django_tasklock.types import Busy, Grant, Released
@@ -15,6 +16,18 @@ from tests.support.twins import TWINS
 
 pytest_plugins = ["tests.support.cluster_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
+
+
+def refused() -> None:
+    """In place of a connection."""
+    raise redis.ConnectionError("refused")
+
+
+def heard(cluster: Any, token: str) -> int:
+    """How many listen on the channel of that waiter, where the locks lie."""
+    client = cluster.serving(SLOT).client
+    channel = client.hget("{task_lock}#waiters:video:1", token).split()[1]
+    return int(dict(client.pubsub_numsub(channel))[channel])
 
 
 async def maybe(answer: Any) -> Any:
@@ -118,7 +131,7 @@ def test_it_listens_where_the_slot_is_now_as_soon_as_it_looks(cluster, backend, 
     async_to_sync(scenario)()
 
 
-def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other):
+def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other, monkeypatch):
     mine = an_ask("video:1")
     granted(backend.acquire(mine))
     dead = other.waiter(an_ask("video:1"))
@@ -126,7 +139,9 @@ def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other):
     with Waiting(backend, "video:1", looks=60) as alive:
         eventually(lambda: len(backend.waiters("video:1").waiting) == 2)
         assert all(one.present for one in backend.waiters("video:1").waiting)
-        dead.subscriber.connection.disconnect()
+        monkeypatch.setattr(other.wire, "connect", refused)
+        other.listener.renew()
+        eventually(lambda: heard(cluster, dead.request.token) == 0)
         backend.release("video:1", mine.token)
         eventually(lambda: alive.granted, 20)  # long before it looks by itself
 

@@ -94,10 +94,12 @@ def test_a_waiter_whose_event_loop_has_ended_does_not_delay_others(backend):
     holder, mine = an_ask("video:1"), an_ask("video:1")
     backend.acquire(holder)
     ended = asyncio.new_event_loop()
-    ended.close()
     abandoned = backend.waiter(an_ask("video:1"))
     abandoned.acquire()
-    abandoned.waker = lambda: ended.call_soon_threadsafe(print)  # what a loop that was closed in mid-wait leaves
+    asleep = ended.create_task(abandoned.await_(60))
+    ended.run_until_complete(asyncio.sleep(0))
+    ended.close()  # in mid-wait
+    assert not asleep.done()
     with backend.waiter(mine) as other:
         other.acquire()
         assert backend.release("video:1", holder.token) is Released.RELEASED

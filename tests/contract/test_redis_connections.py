@@ -10,11 +10,11 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from pathlib import Path
-from types import FrameType, SimpleNamespace
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -26,7 +26,6 @@ from django_tasklock.backends.contract.threads import MOST
 from django_tasklock.backends.redis import RedisBackend, client
 from django_tasklock.backends.redis.client import MAX_IDLE, Idle
 from django_tasklock.backends.redis.location import TIMEOUT
-from django_tasklock.backends.redis.shared import SharedConnection
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant
 from tests.support.proxy import Proxy, command
@@ -236,11 +235,11 @@ def test_a_crowd_of_threads_leaves_few_connections(
     with ThreadPoolExecutor(CROWD) as crowd:
         waiting = [crowd.submit(taken) for _ in range(CROWD)]
         eventually(lambda: store.zcard(f"task_lock#queue:{name}") == CROWD, 30)
-        eventually(lambda: proxy.open >= CROWD, 60)  # each has its place first, and listens then
+        eventually(lambda: proxy.open <= MAX_IDLE + 2, 30)  # one to listen, and the heartbeat's
         stranger.release(name, token)
         for one in waiting:
             one.result(60)
-    eventually(lambda: proxy.open <= 2 * MAX_IDLE)  # of each kind
+    eventually(lambda: proxy.open <= MAX_IDLE + 2)
 
 
 def test_connections_that_are_idle_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,34 +271,6 @@ def test_idle_ones_are_bounded() -> None:
         idle.keep(one)
     assert len(idle) == MAX_IDLE
     assert closed == [0, 1, 2, 3, 4]
-
-
-@contextlib.asynccontextmanager
-async def silent_connection() -> AsyncIterator[SharedConnection]:
-    """One to a server that hears everything and says nothing."""
-
-    ended = asyncio.Event()
-
-    async def hear(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        await reader.read()
-        writer.close()
-        await writer.wait_closed()
-        ended.set()
-
-    server = await asyncio.start_server(hear, "127.0.0.1", 0)
-    async with server:
-        reader, writer = await asyncio.open_connection(*server.sockets[0].getsockname())
-
-        async def disconnect(nowait: bool) -> None:
-            writer.close()
-            await writer.wait_closed()
-
-        connection = SharedConnection(SimpleNamespace(_reader=reader, _writer=writer, disconnect=disconnect))
-        try:
-            yield connection
-        finally:
-            await connection.close()
-            await ended.wait()
 
 
 class TestCoroutinesShare:
@@ -338,7 +309,7 @@ class TestCoroutinesShare:
             passed = await asyncio.gather(*(limiter.atry_acquire() for _ in range(200)))
             return sum(one is not None for one in passed)
 
-        with no_more_files_but(20):
+        with no_more_files_but(6 * MOST):  # each reads some files as it connects; one for each coroutine is too many
             assert asyncio.run(main()) == 5
 
     def test_one_that_is_cancelled_takes_nothing_with_it(self, proxy: Proxy, name: str) -> None:
@@ -384,29 +355,6 @@ class TestCoroutinesShare:
         asyncio.run(main())
         assert proxy.accepted == 1
         assert sum(one[0] in (b"EVAL", b"EVALSHA") for one in proxy.requests) <= 3
-
-    def test_replies_that_come_in_parts(self) -> None:
-        """Numbers, which have a short way, and what else there is, cut at every place."""
-        replies = {b":1\r\n": 1, b"*2\r\n$6\r\n:3\r\nxy\r\n:2\r\n": [b":3\r\nxy", 2], b":44\r\n": 44, b":-5\r\n": -5}
-        whole = b"".join(replies)
-
-        async def main() -> None:
-            async with silent_connection() as connection:
-                for first in range(len(whole) + 1):
-                    for second in range(first, len(whole) + 1):
-                        asked = [connection.ask(b"") for _ in replies]
-                        for part in (whole[:first], whole[first:second], whole[second:]):
-                            connection.data_received(part)
-                        assert [await one for one in asked] == list(replies.values()), (first, second)
-                for reply, value in replies.items():
-                    for cut in range(1, len(reply)):
-                        alone = connection.ask(b"")
-                        connection.data_received(reply[:cut])
-                        assert not alone.done(), (reply, cut)
-                        connection.data_received(reply[cut:])
-                        assert await alone == value, (reply, cut)
-
-        asyncio.run(main())
 
     def test_a_connection_that_was_closed_meanwhile(self, proxy: Proxy, store: redis.Redis, name: str) -> None:
         async def main() -> None:

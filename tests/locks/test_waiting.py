@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -21,7 +20,7 @@ from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, task_
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
-from django_tasklock.backends.redis.waiter import AsyncWaiter, RedisWaiter
+from django_tasklock.backends.redis.wake import RedisWaiter
 from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import TWINS, call, listening, token_in
@@ -57,6 +56,12 @@ WAIT = {
 def queue(store: Store, name: str) -> int:
     """How many wait."""
     return int(store.zcard(f"task_lock#queue:{name}"))
+
+
+def listeners(store: Store, name: str, token: str) -> int:
+    """How many listen on the channel of that waiter."""
+    channel = (store.hget(f"task_lock#waiters:{name}", token) or b"").split()[1]
+    return int(dict(store.pubsub_numsub(channel))[channel])
 
 
 def has_not_asked(store: Store, waiters: str, token: str) -> None:
@@ -189,24 +194,23 @@ def test_a_waiter_that_times_out_leaves_the_queue(store: Store, name: str, held:
     assert not store.exists(f"task_lock:{name}")
 
 
-@pytest.mark.parametrize("way", [RedisWaiter, AsyncWaiter])
+@TWINS
 def test_a_waiter_that_times_out_as_it_is_granted_the_lock_passes_it_on(
-    store: Store, name: str, held: TaskLock, way: type[Any], monkeypatch: pytest.MonkeyPatch, crew: Crew
+    store: Store, name: str, held: TaskLock, way: str, monkeypatch: pytest.MonkeyPatch, crew: Crew
 ) -> None:
     """The release comes after the last look, and before the place is given up."""
     second = crew.hire()
-    waiting = "sync" if way is RedisWaiter else "async"
-    leave = way.leave
+    leave = RedisWaiter.leave
 
-    def release_before(waiter: Any) -> Any:
+    def release_before(waiter: RedisWaiter) -> None:
         if waiter.queued:
             waits(second, store, name)
             assert held.release() is Released.RELEASED
             assert token_in(store, name) == waiter.request.token
-        return leave(waiter)
+        leave(waiter)
 
-    monkeypatch.setattr(way, "leave", release_before)
-    in_a_thread(lambda: call(waiting, TaskLock(name), "acquire", blocking_timeout=0.3))
+    monkeypatch.setattr(RedisWaiter, "leave", release_before)
+    in_a_thread(lambda: call(way, TaskLock(name), "acquire", blocking_timeout=0.3))
     given_up = time.monotonic()
     second.hears()
     assert time.monotonic() < given_up + SOON
@@ -499,35 +503,37 @@ def test_a_process_that_waits_for_the_first_time_has_its_place_before_it_listens
     holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
     granted(others.acquire(holder))
     with others.waiter(later) as behind, first.waiter(mine) as ahead:
-        listen = fresh.subscribers.new
+        connect = fresh.wire.connect
 
-        def connect(channel: str = "") -> Any:
+        def connect_late() -> Any:
+            eventually(lambda: others.waiters(name).total == 1)
             assert isinstance(behind.acquire(), Busy)
             assert others.release(name, holder.token) is Released.RELEASED
-            return listen(channel)
+            return connect()
 
-        monkeypatch.setattr(fresh.subscribers, "new", connect)
+        monkeypatch.setattr(fresh.wire, "connect", connect_late)
         granted(ahead.acquire())
         assert others.release(name, mine.token) is Released.RELEASED
         granted(behind.wait(10))  # type: ignore[arg-type]
 
 
 def test_a_coroutine_has_its_place_before_it_listens(
-    store: Store, stranger: RedisBackend, name: str, monkeypatch: pytest.MonkeyPatch
+    store: Store, stranger: RedisBackend, another: Any, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    backend: Any = get_backend()
+    backend: Any = another()
     holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
     granted(stranger.acquire(holder))
 
     async def wait() -> None:
-        listen = backend.aio.subscribe
+        connect = backend.wire.connect
 
-        async def connect(channel: str) -> Any:
+        def connect_late() -> Any:
+            eventually(lambda: line(store, name) == [mine.token])
             assert isinstance(behind.acquire(), Busy)
             assert stranger.release(name, holder.token) is Released.RELEASED
-            return await listen(channel)
+            return connect()
 
-        monkeypatch.setattr(backend.aio, "subscribe", connect)
+        monkeypatch.setattr(backend.wire, "connect", connect_late)
         waiter = backend.waiter(mine)
         granted(await waiter.aacquire())
         await waiter.aleave()
@@ -537,9 +543,14 @@ def test_a_coroutine_has_its_place_before_it_listens(
         assert line(store, name) == [later.token]
 
 
+def refused() -> None:
+    """In place of a connection."""
+    raise redis.ConnectionError("refused")
+
+
 @pytest.mark.parametrize("how", ["its connection is gone", "it has not looked for long"])
 def test_a_waiter_that_was_thought_dead_keeps_its_place(
-    store: Store, stranger: RedisBackend, another: Any, name: str, how: str
+    store: Store, stranger: RedisBackend, another: Any, name: str, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is passed over, and is the first again as soon as it looks."""
     holder, first, second, third = (an_ask(name) for _ in range(4))
@@ -549,8 +560,9 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
         for one in (waiter, next_one, last):
             assert isinstance(one.acquire(), Busy)
         if how == "its connection is gone":
-            waiter.subscriber.connection._sock.shutdown(socket.SHUT_RDWR)
-            eventually(lambda: not dict(store.pubsub_numsub(waiter.channel))[waiter.channel.encode()])
+            monkeypatch.setattr(mine.wire, "connect", refused)
+            mine.listener.renew()
+            eventually(lambda: listeners(store, name, first.token) == 0)
         else:
             has_not_asked(store, f"task_lock#waiters:{name}", first.token)
         assert stranger.release(name, holder.token) is Released.RELEASED

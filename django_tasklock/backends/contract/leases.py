@@ -6,9 +6,11 @@ The rules in the docstring of ``backends.contract.locks`` apply here too.
 from __future__ import annotations
 
 import random
+import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
@@ -113,6 +115,44 @@ class LeaseStore(ABC):
     async def aget_held(self, name: str, token: str) -> Record | None:
         """Do what ``get_held`` does, for coroutines."""
         return await self.in_thread(self.get_held, name, token)
+
+
+class Alarm:
+    """Lets a thread or a coroutine sleep until another thread rings, also before it has gone to sleep."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self._rouse: Callable[[], object] | None = None  # only while a coroutine is asleep
+
+    def ring(self) -> None:
+        """Wake who is asleep, and who goes to sleep before ``clear`` is called."""
+        self._event.set()
+        if (rouse := self._rouse) is not None:
+            with suppress(RuntimeError):  # the event loop has ended
+                rouse()
+
+    def clear(self) -> None:
+        """Forget that it has rung."""
+        self._event.clear()
+
+    def sleep(self, seconds: float) -> None:
+        """Sleep for at most ``seconds``."""
+        self._event.wait(max(0.0, seconds))
+
+    async def asleep(self, seconds: float) -> None:
+        """Do what ``sleep`` does, for coroutines."""
+        import asyncio
+
+        loop = asyncio.get_running_loop()
+        woken = asyncio.Event()
+        self._rouse = partial(loop.call_soon_threadsafe, woken.set)
+        ends = loop.call_later(max(0.0, seconds), woken.set)
+        try:
+            if not self._event.is_set():
+                await woken.wait()
+        finally:
+            self._rouse = None
+            ends.cancel()
 
 
 class Waiter:

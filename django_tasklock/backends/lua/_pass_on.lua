@@ -12,7 +12,7 @@ local function pass_on(self)
       local fence = tick(micros)
       redis.call('ZADD', KEYS[2], now + ttl, KEYS[1])
       grant(fence, now, token, ttl, hold, holder)
-      wake(channel, token, fence)
+      wake(channel, token, fence, seen)
       return token
     end
   end

@@ -67,7 +67,7 @@ local function grant_free(self, wanted)
       if full then return false end
       local fence = tick(micros)
       admit(fence, now, token, ttl, hold, holder)
-      wake(channel, token, fence)
+      wake(channel, token, fence, seen)
     end
     leave_queue(token)
     if token == self then return true end

@@ -43,8 +43,8 @@ local function is_alive(seen, channel, now)
   return now - math.abs(seen) < FROZEN and (seen < 0 or has_subscriber(channel))
 end
 
--- Tell a waiter what it was granted. Without a message it finds out when it asks again.
-local function wake(channel, token, fence)
-  redis.pcall('PUBLISH', channel, token .. ' ' .. fence)
+-- Tell a waiter what it was granted, and after which of its requests. Without a message it finds out when it asks again.
+local function wake(channel, token, fence, seen)
+  redis.pcall('PUBLISH', channel, token .. ' ' .. fence .. ' ' .. string.match(seen, '%d+'))
 end
 

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
-import threading
 from bisect import bisect
 from collections import deque
-from collections.abc import Callable
 
-from django_tasklock.backends.contract.leases import LeaseStore, Waiter
+from django_tasklock.backends.contract.leases import Alarm, LeaseStore, Waiter
 from django_tasklock.backends.memory.store import HANDOVER_TTL, QueuedWaiter, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
@@ -24,18 +21,17 @@ class MemoryWaiter(Waiter):
         self._expired = 0  # found while it slept, and not returned yet
         self.seen = monotonic()
         self.since = 0
-        self.waker: Callable[[], object] | None = None  # only while asleep
+        self._alarm = Alarm()
+        self.asleep = False
 
     @property
     def present(self) -> bool:
         """Whether the waiter is asleep or has polled within the last second."""
-        return self.waker is not None or monotonic() < self.seen + HANDOVER_TTL / 1000
+        return self.asleep or monotonic() < self.seen + HANDOVER_TTL / 1000
 
     def wake(self) -> None:
         """Wake the waiter if it is asleep."""
-        if self.waker is not None:
-            with contextlib.suppress(RuntimeError):  # the event loop has ended: what was handed over will expire
-                self.waker()
+        self._alarm.ring()
 
     def acquire(self) -> Grant | Busy:
         with store.mutex:
@@ -53,15 +49,14 @@ class MemoryWaiter(Waiter):
 
     def wait(self, seconds: float) -> Grant | None:
         ends = monotonic() + seconds
-        event = threading.Event()
-        self.waker = event.set
+        self.asleep = True
         try:
             while isinstance(step := self._step(ends), float):
-                event.wait(step)
-                event.clear()
+                self._alarm.sleep(step)
+                self._alarm.clear()
             return step
         finally:
-            self.seen, self.waker = monotonic(), None
+            self.seen, self.asleep = monotonic(), False
 
     def _step(self, ends: float) -> Grant | float | None:
         """Return the grant, or the seconds to sleep until the next attempt, or ``None`` after ``ends``."""
@@ -88,16 +83,14 @@ class MemoryWaiter(Waiter):
 
     async def await_(self, seconds: float) -> Grant | None:
         ends = monotonic() + seconds
-        event, loop = asyncio.Event(), asyncio.get_running_loop()
-        self.waker = lambda: loop.call_soon_threadsafe(event.set)
+        self.asleep = True
         try:
             while isinstance(step := self._step(ends), float):
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(event.wait(), step)
-                event.clear()
+                await self._alarm.asleep(step)
+                self._alarm.clear()
             return step
         finally:
-            self.seen, self.waker = monotonic(), None
+            self.seen, self.asleep = monotonic(), False
 
     async def aleave(self) -> None:
         self.leave()

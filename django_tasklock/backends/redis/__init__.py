@@ -9,14 +9,13 @@ from django_tasklock.backends.contract.leases import Queued
 from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.redis.cluster import is_cluster
-from django_tasklock.backends.redis.cluster_async import ClusterConnections
-from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Connections, Listening, OneServer
+from django_tasklock.backends.redis.connections import Asking, ClusterConnections, Connections, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, record
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.script import Script, load
-from django_tasklock.backends.redis.waiter import QueueStore
+from django_tasklock.backends.redis.wake import Listener, QueueStore
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.names import tagged
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -83,7 +82,7 @@ class RedisBackend(QueueStore, LockStore):
         kind = ClusterConnections if clustered else OneServer
         self._connections = connections or kind(settings.location, self.layout)
         self._wire: Asking | None = None
-        self._aio = self._connections.aio
+        self.listener = Listener(self._connect, self.layout.new_channel)
         self.permits = RedisPermits(self)
         self.rates = RedisRates(self)
 
@@ -95,15 +94,8 @@ class RedisBackend(QueueStore, LockStore):
             wire = self._wire = self._connections.wire
         return wire
 
-    @property
-    def aio(self) -> AsyncAsking:
-        """The connections of this process's event loops."""
-        return self._aio
-
-    @property
-    def subscribers(self) -> Listening:
-        """The connections on which this process's threads wait."""
-        return self._connections.subscribers
+    def _connect(self) -> Any:
+        return self.wire.connect()
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         keys, arguments = self.layout.keys(request.name), self.layout.arguments(request)
@@ -193,6 +185,7 @@ class RedisBackend(QueueStore, LockStore):
         return bool(self.wire.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])[0])
 
     def close(self) -> None:
+        self.listener.close()
         self._connections.close()
 
 

@@ -199,7 +199,8 @@ def connect(pool: redis.ConnectionPool) -> Any:
 
 
 def _connect(pool: redis.ConnectionPool) -> Any:
-    connection: Any = pool.make_connection()
+    # Not by make_connection(), which counts the connections ever made, and refuses the hundredth and first.
+    connection: Any = pool.connection_class(**pool.connection_kwargs)
     try:
         try:
             connection.connect()

@@ -19,12 +19,12 @@ from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.redis.keys import grant_in, is_granted, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import load
-from django_tasklock.backends.redis.waiter import QueueStore
+from django_tasklock.backends.redis.wake import QueueStore
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
-    from django_tasklock.backends.redis.connections import Asking, AsyncAsking, Listening
+    from django_tasklock.backends.redis.connections import Asking
     from django_tasklock.backends.redis.keys import Layout
 
 ACQUIRE = load("permit_acquire")
@@ -71,21 +71,12 @@ class RedisPermits(QueueStore, Permits):
     def __init__(self, backend: RedisBackend) -> None:
         self._backend = backend
         self.layout = PermitLayout(backend.layout)
+        self.listener = backend.listener
 
     @property
     def wire(self) -> Asking:
         """The connections of this process's threads."""
         return self._backend.wire
-
-    @property
-    def subscribers(self) -> Listening:
-        """The connections on which this process's threads wait."""
-        return self._backend.subscribers
-
-    @property
-    def aio(self) -> AsyncAsking:
-        """The connections of this process's event loops."""
-        return self._backend.aio
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         keys, arguments = self.layout.keys(request.name), self.layout.arguments(request)
