@@ -26,9 +26,7 @@ pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.slow  # not repeated on each Redis: not all that there are to unpack know TLS
 
 USER, PASSWORD = "locks", "s3cr3t/of:locks"
-RIGHTS = (
-    "~{task_lock}* &{task_lock}* +@read +@write +@scripting +@pubsub +@connection +time +cluster|slots +cluster|myid"
-)
+RIGHTS = "~{task_lock}* &{task_lock}* +@read +@write +@scripting +@pubsub +@connection +time"
 NAMES = ["video:1", "video:2"]
 
 
@@ -61,9 +59,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
     client: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(certificate), "password": "of the operators"}
     with clustered(directory, 3, 1, options, host="127.0.0.1", **client) as cluster:
         for node in cluster.nodes:
-            node.client.execute_command(
-                "ACL", "SETUSER", USER, "on", f">{PASSWORD}", *RIGHTS.split(), "+cluster|slots", "+cluster|myid"
-            )
+            node.client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", *RIGHTS.split(), "+cluster|slots")
         yield Secured(cluster, certificate)
 
 

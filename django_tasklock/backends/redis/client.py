@@ -153,10 +153,6 @@ class Client:
         """Return a new connection of redis-py's, for a subscription. Raises redis-py's errors, and ``OSError``."""
         return connect(self._pool)
 
-    def serves(self, connection: Any) -> bool:
-        """Tell whether a connection is to the server that runs the scripts: always, there is one server."""
-        return True
-
     def keep(self, connection: Any) -> None:
         """Put back a connection that has no reply pending. It is closed if ``close`` was called."""
         self._idle.keep(connection)

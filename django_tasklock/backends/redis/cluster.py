@@ -84,7 +84,7 @@ class ClusterClient:
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
     ) -> tuple[Any, bool]:
         """Do what ``Client.run`` does. Find the node again after a failover or a move."""
-        script = guarded(script)
+        script = _guarded(script)
         began, attempts, doubt = monotonic(), 0, False
         looks: float | None = None  # when a node failed: unless done since, the slots must be looked up again
         failed: Node | None = None
@@ -134,26 +134,12 @@ class ClusterClient:
             return unavailable(error, doubt)
         return BackendUnavailable(f"Redis refused ({type(error).__name__}: {error}); {why}", doubt=doubt, down=False)
 
-    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Do what ``run`` does, with encoded keys and arguments."""
-        return self.run(script, tail, again=again)  # type: ignore[arg-type]
-
-    @property
-    def known(self) -> Node | None:
-        """The node that serves the slot; ``None``: no node has reported one yet."""
-        return self._serving
-
     def connect(self) -> Any:
-        """Return a new connection to the node that serves the slot. Raises redis-py's errors, and ``OSError``.
+        """Return a new connection of redis-py's, for a subscription: a script sees the subscribers at its node only.
 
-        A publish counts the subscribers at the node that executes it, and that is this node.
+        Raises redis-py's errors, and ``OSError``.
         """
         return self.serving().client.connect()
-
-    def serves(self, connection: Any) -> bool:
-        """Tell whether a connection is to the node that serves the slot now, as far as this process knows."""
-        node = self._serving
-        return node is not None and node.address == (str(connection.host), int(connection.port))
 
     def serving(self) -> Node:
         """Return the node that serves the slot. Raises redis-py's errors if no node reports one."""
@@ -185,7 +171,7 @@ class ClusterClient:
             raise trouble or redis.ConnectionError("no node of the cluster is known")
 
     def _ask(self, address: Address) -> list[Any]:
-        connection = connect(self.pool(address, socket_timeout=ASKING, socket_connect_timeout=ASKING))
+        connection = connect(self._pool(address, socket_timeout=ASKING, socket_connect_timeout=ASKING))
         try:
             found: list[Any] = ask(connection, "CLUSTER", "SLOTS")
         finally:
@@ -212,14 +198,13 @@ class ClusterClient:
             before = self._serving
             if before is not None and before.address == address:
                 return
-            self._serving = None if address is None else Node(address, Client(self.pool(address)))
+            self._serving = None if address is None else Node(address, Client(self._pool(address)))
             if before is not None:
                 before.client.close()
             if self._closed:
                 self._close()
 
-    def pool(self, address: Address, **more: Any) -> redis.ConnectionPool:
-        """Return how to connect to a node."""
+    def _pool(self, address: Address, **more: Any) -> redis.ConnectionPool:
         options = {**self._options, "host": address[0], "port": address[1], **more}
         return redis.ConnectionPool(connection_class=self._kind, **options)
 
@@ -235,9 +220,9 @@ class ClusterClient:
 
 
 @lru_cache(maxsize=256)  # there are some forty scripts
-def guarded(script: Script) -> Script:
+def _guarded(script: Script) -> Script:
     """Return the script with the guard: while its slot is being moved it fails before it has done anything."""
-    return Script(GUARD + script.body, script.count, script.keys)
+    return Script(GUARD + script.body)
 
 
 def in_transit(error: BaseException) -> bool:

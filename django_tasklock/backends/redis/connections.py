@@ -16,13 +16,10 @@ from django_tasklock.backends.redis.script import Script
 class Asking(Protocol):
     """Runs scripts for the threads of this process: see ``Client``."""
 
-    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Run ``script``; return its reply, and whether an earlier attempt may have been executed too."""
-
     def run(
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
     ) -> tuple[Any, bool]:
-        """Do what ``call`` does, with keys and arguments that are not encoded yet."""
+        """Run ``script``; return its reply, and whether an earlier attempt may have been executed too."""
 
     def connect(self) -> Any:
         """Return a new connection of redis-py's to the server that runs the scripts. Raises redis-py's errors."""
