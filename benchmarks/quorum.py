@@ -17,7 +17,7 @@ import redis
 
 from benchmarks.report import Table, spread
 from benchmarks.server import running_server
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.backends.quorum import QuorumBackend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings

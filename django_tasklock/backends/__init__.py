@@ -12,7 +12,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django.core.signals import setting_changed
 from django.utils.module_loading import import_string
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Settings, get_settings
 from django_tasklock.process import check_process
 from django_tasklock.texts import without_password

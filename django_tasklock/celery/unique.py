@@ -22,7 +22,7 @@ from celery.states import SUCCESS
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import HEADER, Message, header_of, predecessor_request, token_of

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_tasklock.backends.contract.leases import LeaseStore, Waiter
+from django_tasklock.backends.contract.stores import LeaseStore, Waiter
 from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events

@@ -6,7 +6,7 @@ import logging
 from typing import Final, NamedTuple, Protocol
 
 from django_tasklock import counts, signals
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.context import Named
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks.info import lock_info

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.db.connections import release_connections
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events

@@ -15,7 +15,7 @@ from django_tasklock.process import check_process
 from django_tasklock.types import Grant, monotonic
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.contract.leases import LeaseStore
+    from django_tasklock.backends.contract.stores import LeaseStore
     from django_tasklock.context import Named
     from django_tasklock.locks.ownership import Owner
 

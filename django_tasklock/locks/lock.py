@@ -20,7 +20,7 @@ from types import FrameType, TracebackType
 from typing import ClassVar, Self, cast
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds
 from django_tasklock.context import Block, ensure_lease_held, lock_block, none_current, skip_abandoned
 from django_tasklock.counts import TIMED_OUT, clean_kind

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease
 from django_tasklock.logs import log

@@ -12,7 +12,7 @@ import weakref
 from collections.abc import Callable
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
 from django_tasklock.context import Block, limiter_block, none_current, skip_abandoned
 from django_tasklock.counts import clean_kind

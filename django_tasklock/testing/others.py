@@ -8,7 +8,7 @@ import weakref
 from typing import Self
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.backends.memory import MemoryBackend
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.conf import DEFAULT, Duration, milliseconds, spans

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.codec import text_of
+from django_tasklock.backends.contract.codec import text_of
 from django_tasklock.celery.delivery import duplicates, postrun, run
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.envelope import sign

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from redis.connection import AbstractConnection
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.backends.redis import client
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.stores import BEYOND, QUEUEING, an_ask, clear, eventually, granted, make, new_token, stores

@@ -7,10 +7,10 @@ import itertools
 import pytest
 
 from django_tasklock import TaskLockError
-from django_tasklock.backends.codec import text_of
 from django_tasklock.backends.contract import lists
+from django_tasklock.backends.contract.codec import text_of
 from django_tasklock.backends.contract.lists import Counts, Query
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import EXPIRING
 from django_tasklock.types import Holder, Released, Renewal, RenewalResult
 from tests.support.stores import (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.names import Names
 from django_tasklock.types import Busy
 from tests.support.permits import a_request, clear_permits

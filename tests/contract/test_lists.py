@@ -9,7 +9,7 @@ from django_tasklock import list_all_task_locks
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
 from django_tasklock.backends.contract.lists import Query
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
 from django_tasklock.types import Renewal

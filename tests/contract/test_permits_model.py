@@ -16,7 +16,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from django_tasklock.backends.contract.leases import Waiter
+from django_tasklock.backends.contract.stores import Waiter
 from django_tasklock.types import Grant, Released, Renewal, RenewalResult
 from tests.support.permits import a_request, clear_permits, lapse
 from tests.support.stores import make, new_token, stores

@@ -13,7 +13,7 @@ import pytest
 
 from django_tasklock.backends.contract import lists
 from django_tasklock.backends.contract.lists import Query
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import Names
 from django_tasklock.types import AcquireRequest, Busy, Holder, Released, Renewal, RenewalResult

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.stores import an_ask, clear, granted, make, stores
 

@@ -10,7 +10,7 @@ import pytest
 
 from django_tasklock import BackendUnavailable, ConcurrencyLimiter, TaskLockError
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.types import Busy, Grant, Released, fingerprint
 from tests.support.permits import a_request, clear_permits, judge_permits
 from tests.support.proxy import scripts

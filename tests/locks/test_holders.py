@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.host import Task
 from django_tasklock.locks import holder as holders
 from django_tasklock.locks.holder import alive, holder_json

@@ -9,7 +9,7 @@ import pytest
 import redis
 from django.conf import settings
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Released
 from tests.support.stores import ALL, an_ask, clear, granted, make, stores
 

@@ -10,7 +10,7 @@ import pytest
 import redis
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.locks.heartbeat import FAILING, Heartbeat
 from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Renewal, RenewalResult

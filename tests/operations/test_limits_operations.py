@@ -14,8 +14,8 @@ from django.contrib.auth.models import User
 
 from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, TaskLockError, operations
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.rates import Rate, RateStore, Terms
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations import Actor
 from django_tasklock.operations.limits.permits import get_permits, list_permits, release_permit

@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 from django_tasklock.backends.contract import lists
 from django_tasklock.backends.contract.lists import Counts, Query
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.stores import LISTING, an_ask, clear, eventually, make, new_token, stores
 

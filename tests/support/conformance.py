@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from tests.support.permits import clear_permits
 from tests.support.stores import clear, make
 

@@ -14,7 +14,7 @@ from django.conf import settings as django_settings
 from django.core.cache import caches
 
 from django_tasklock import get_lock_ttl
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 from tests.support import cluster, quorum, sentinel

@@ -13,7 +13,7 @@ from asgiref.sync import async_to_sync
 from django.db import connections
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 
 __all__ = ["TWINS", "call", "listening", "thread_of", "token_in"]
 

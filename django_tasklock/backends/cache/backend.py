@@ -15,10 +15,10 @@ from django.core.cache import BaseCache
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
-from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, is_local_fault
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.db.reconnect import close_dropped, makes_no_connection
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError

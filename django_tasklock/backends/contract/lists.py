@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 from django_tasklock.types import Record
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.contract.locks import LockStore
+    from django_tasklock.backends.contract.stores import LockStore
 
 Which = Literal["live", "expiring", "no_expiry", "orphaned"]
 """Locks by the state of their lease: ``live`` (includes the next two), ``expiring`` (soon, unless renewed),

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import each_of
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.contract.locks import LockStore
+    from django_tasklock.backends.contract.stores import LockStore
 
 T = TypeVar("T")
 CHUNK = 100  # leases that a store renews in one request

@@ -11,7 +11,7 @@ from typing import Any, get_args
 from django.db.models import Count, Q, QuerySet
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, CHUNK, DatabaseLeases
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.permits import DatabasePermits

@@ -9,7 +9,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from django_tasklock.backends.contract.leases import LeaseStore
+from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.db.clock import Now

@@ -13,7 +13,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.db.models import Max, QuerySet, Value
 
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, DatabaseLeases
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from django.db import IntegrityError, transaction
 from django.db.models import Max, Model, QuerySet
 
-from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.database.names import in_ascii
 from django_tasklock.db.clock import AggregateNow, Now
 from django_tasklock.models import LockRow

@@ -6,7 +6,7 @@ from math import inf
 from typing import get_args
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Sequence
 
-from django_tasklock.backends.contract.leases import LeaseStore, Queued, Waiter
+from django_tasklock.backends.contract.stores import LeaseStore, Queued, Waiter
 from django_tasklock.backends.memory.store import Table, store
 from django_tasklock.backends.memory.waiter import MemoryWaiter
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -73,7 +73,6 @@ class MemoryLeases(LeaseStore):
         return MemoryWaiter(self, request, self.table.queues)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
-        """Return the waiters in the queue, the longest first."""
         with store.mutex:
             return self.table.queued(name, limit)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.store import Table, store
 from django_tasklock.types import Record, Released

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
-from django_tasklock.backends.codec import holder_of, json_object
-from django_tasklock.backends.contract.leases import Queued, Waiting
+from django_tasklock.backends.contract.codec import holder_of, json_object
+from django_tasklock.backends.contract.stores import Queued, Waiting
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Record, monotonic

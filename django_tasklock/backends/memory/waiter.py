@@ -6,7 +6,7 @@ import contextlib
 from bisect import bisect
 from collections import deque
 
-from django_tasklock.backends.contract.leases import Alarm, LeaseStore, Waiter
+from django_tasklock.backends.contract.stores import Alarm, LeaseStore, Waiter
 from django_tasklock.backends.memory.store import HANDOVER_TTL, QueuedWaiter, store
 from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 

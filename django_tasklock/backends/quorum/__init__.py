@@ -14,9 +14,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.rates import RateStore
+from django_tasklock.backends.contract.stores import LockStore, Permits
 from django_tasklock.backends.quorum.asking import Answers, Instances
 from django_tasklock.backends.quorum.ballot import (
     Ballot,

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from django_tasklock.backends.contract.leases import Queued
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore, Queued
 from django_tasklock.backends.redis.cluster import is_cluster
 from django_tasklock.backends.redis.connections import Asking, ClusterConnections, Connections, OneServer
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, record

@@ -18,7 +18,7 @@ import os
 import re
 from typing import Any
 
-from django_tasklock.backends.codec import holder_of
+from django_tasklock.backends.contract.codec import holder_of
 from django_tasklock.types import LATEST, AcquireRequest, Busy, Grant, Holder, Record
 
 HANDOVER_TTL = 3000

@@ -14,8 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.backends.contract.leases import Queued
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import Permits, Queued
 from django_tasklock.backends.redis.keys import grant_in, is_granted, record
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import load

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from django_tasklock.backends.codec import holder_of
-from django_tasklock.backends.contract.leases import Queued, Waiting
+from django_tasklock.backends.contract.codec import holder_of
+from django_tasklock.backends.contract.stores import Queued, Waiting
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.backends.redis.script import load
 from django_tasklock.types import LATEST, Holder

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_tasklock.backends.contract.leases import Alarm, LeaseStore, Waiter
+from django_tasklock.backends.contract.stores import Alarm, LeaseStore, Waiter
 from django_tasklock.backends.redis.client import ask, throw_away
 from django_tasklock.backends.redis.keys import HANDOVER_TTL, joining
 from django_tasklock.exceptions import BackendUnavailable

@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 from celery.exceptions import Ignore, Retry
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.codec import holder_of, json_object, text_of
+from django_tasklock.backends.contract.codec import holder_of, json_object, text_of
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Attempt, discard_duplicate

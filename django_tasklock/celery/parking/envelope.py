@@ -20,7 +20,7 @@ from kombu.serialization import (  # type: ignore[attr-defined]
     registry,
 )
 
-from django_tasklock.backends.codec import json_object
+from django_tasklock.backends.contract.codec import json_object
 from django_tasklock.celery.sending import other_serializers, own_serializer
 
 SALT = "django_tasklock.parked"

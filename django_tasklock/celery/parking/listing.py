@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.conf import get_settings
 from django_tasklock.locks.holder import alive
 from django_tasklock.names import strip_prefix

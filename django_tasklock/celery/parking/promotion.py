@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from django_tasklock import signals
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.codec import holder_of, json_object
+from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.parking import store as parking

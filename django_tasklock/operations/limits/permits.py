@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.permits import Permits
 from django_tasklock.backends.contract.rates import TENANT, split_tenant
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 from django_tasklock.names import bare_name, clean

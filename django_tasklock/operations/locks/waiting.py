@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.leases import Waiting
+from django_tasklock.backends.contract.stores import Waiting
 from django_tasklock.locks.info import datetime_of
 from django_tasklock.names import bare_name
 from django_tasklock.texts import printable

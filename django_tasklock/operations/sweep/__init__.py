@@ -20,7 +20,7 @@ from django.db.models import Model
 
 from django_tasklock import counts
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError

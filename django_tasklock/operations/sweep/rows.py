@@ -9,7 +9,7 @@ from typing import NamedTuple
 from django.db.models import Model
 
 from django_tasklock.backends.contract import lists
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.guards.guard import Guarded
 from django_tasklock.guards.keys import PK
 from django_tasklock.guards.rows import Row, claimed_pages, columns_of, read

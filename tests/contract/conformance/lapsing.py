@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.contract.conformance.store import (
     SHORT,

@@ -10,7 +10,7 @@ from dataclasses import asdict
 
 from asgiref.sync import async_to_sync
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 from tests.contract.conformance.store import (
     NAMES,

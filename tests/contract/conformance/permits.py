@@ -9,8 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import LockStore, Permits
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
 from tests.contract.conformance.store import (
     SHORT,

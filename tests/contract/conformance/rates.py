@@ -9,8 +9,8 @@ from typing import ParamSpec, TypeVar
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms
+from django_tasklock.backends.contract.stores import LockStore
 from tests.contract.conformance import twins
 from tests.contract.conformance.store import StoreContract, eventually
 from tests.contract.conformance.twins import TWINS

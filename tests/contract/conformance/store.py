@@ -9,7 +9,7 @@ from typing import TypeVar
 
 import pytest
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record
 
 T = TypeVar("T")

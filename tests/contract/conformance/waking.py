@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_tasklock.backends.contract.locks import LockStore
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Renewal, RenewalResult
 from tests.contract.conformance.store import StoreContract, an_ask, eventually, granted, held, ttl_of
 

@@ -7,8 +7,7 @@ import asyncio
 import pytest
 from asgiref.sync import async_to_sync
 
-from django_tasklock.backends.contract.leases import Waiter
-from django_tasklock.backends.contract.permits import Permits
+from django_tasklock.backends.contract.stores import Permits, Waiter
 from django_tasklock.types import Busy, Grant, Released
 from tests.contract.conformance.permits import NAME, PermitStoreContract, fill, tokens
 from tests.contract.conformance.store import SHORT, an_ask, eventually
