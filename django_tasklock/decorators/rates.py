@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import Any, TypeVar
+from typing import Any, TypeVar, Unpack
 
 from django_tasklock.conf import Duration, Settings, get_settings
 from django_tasklock.context import ensure_enclosing_held
@@ -17,6 +17,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
 from django_tasklock.rates.limiter import RateLimiter
+from django_tasklock.rates.options import LimiterOptions
 from django_tasklock.rates.reservation import Reservation
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -25,8 +26,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class LimitOfCall:
     """The rate limiter of a decorated function, by the arguments of a call: ``function.rate_limit``.
 
-    A task queue that runs the function itself books a reservation with ``reserve(args, kwargs)`` and calls
-    ``function.__wrapped__`` at its time.
+    A task queue that runs the function itself books at the ``limiter`` of a call, for its ``cost``.
     """
 
     def __init__(
@@ -63,12 +63,6 @@ class LimitOfCall:
         """Return the units of a call with these arguments."""
         return self._cost(*args, **kwargs or {}) if callable(self._cost) else self._cost
 
-    def reserve(
-        self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, *, spaced: bool = False
-    ) -> Reservation:
-        """Book a reservation for a call. Raises as ``RateLimiter.acquire`` does."""
-        return self.limiter(args, kwargs).reserve(self.timeout, cost=self.cost(args, kwargs), spaced=spaced)
-
     def acquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
         """Wait until a call may be made."""
         return self.limiter(args, kwargs).acquire(self.timeout, cost=self.cost(args, kwargs))
@@ -78,7 +72,7 @@ class LimitOfCall:
         return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
 
 
-def limiter_source(name: str, rates: tuple[Any, ...], options: dict[str, Any]) -> Callable[[], RateLimiter]:
+def limiter_source(name: str, rates: tuple[Any, ...], options: LimiterOptions) -> Callable[[], RateLimiter]:
     """Return a function that returns the limiter of these options. It is made once, or once for each settings."""
     if rates:
         limiter = RateLimiter(name, *rates, **options)
@@ -100,7 +94,7 @@ def rate_limited(
     tenant: str | Callable[..., object] | None = None,
     cost: int | Callable[..., int] = 1,
     timeout: Duration | None = None,
-    **options: Any,
+    **options: Unpack[LimiterOptions],
 ) -> Callable[[F], F]:
     """Make calls of the decorated function, or coroutine function, wait until a rate limit allows them.
 
