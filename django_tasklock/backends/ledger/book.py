@@ -33,8 +33,7 @@ OPENS_BEFORE = 1_000_000
 """A slot of the line can be taken from this many microseconds before its time."""
 RECORD_TIME_EVERY = 1_000_000
 """Microseconds after which the store's time is recorded again (``idx``). A smaller step back is not noticed."""
-MAX_EXAMINED = 16  # slots that one call examines
-MAX_REMOVED = 64  # unused slots that one call removes
+MAX_EXAMINED = 16  # slots that one call examines, and unused ones that it removes
 DAY = 86_400_000_000
 
 
@@ -68,6 +67,11 @@ class RateBook:
     def edition(self) -> int:
         """The edition of the book: the time at which it was begun. Stored as ``epoch``."""
         return self.get("epoch")
+
+    @property
+    def newest_edition(self) -> int:
+        """The edition of a slot that gets an owner now."""
+        return self.edition + self.get("serial")
 
     @property
     def now(self) -> int:
@@ -185,11 +189,12 @@ class RateBook:
             slot = max(slot, self.get("last") + units * self.interval_of(strictest))
         return slot
 
-    def add(self, slot: int, units: int) -> None:
-        """Book a slot after all others."""
+    def add(self, slot: int, units: int) -> int:
+        """Book a slot after all others; return its edition."""
         self.meta["last"] = slot
         for rate in self.terms.rates:
             self.add_to_rate(rate, slot, units)
+        return self.newest_edition
 
     # Slots given back
 
@@ -204,10 +209,10 @@ class RateBook:
         return -1
 
     def take_free_slot(self, index: int, units: int) -> int:
-        """Book a slot that was given back. Units that it has above these are not used."""
+        """Book a slot that was given back; return its edition. Units that it has above these are not used."""
         slot, number = self.state.free.pop(index)
         self.remove_units(slot, number - units)
-        return slot
+        return self.edition_of(self.terms.rates[0], slot)
 
     def give_back(self, slot: int, units: int) -> None:
         """Give back a future slot, so that the next caller can book it; undo the last ones, if nobody is behind."""
@@ -258,7 +263,7 @@ class RateBook:
     def remove_unused(self) -> None:
         """Undo bookings that were never used: slots of the line or given back whose time passed without a caller."""
         for stored, at in ((self.state.line, self.now - self.terms.margin), (self.state.free, self.now)):
-            for _ in range(MAX_REMOVED):
+            for _ in range(MAX_EXAMINED):
                 if not stored or stored[0][0] >= at:
                     break
                 self.remove_units(*stored.pop(0))

@@ -16,15 +16,12 @@ def reserve(book: RateBook, cost: int, max_wait: int, spaced: int = 0) -> Booked
     if wait > max_wait and wait >= TICK:
         book.meta["refused"] = book.get("refused") + 1
         return Refused(wait)
-    if index < 0:
-        book.add(slot, cost)
-    else:
-        book.take_free_slot(index, cost)
+    edition = book.add(slot, cost) if index < 0 else book.take_free_slot(index, cost)
     if book.get("share") < FULL_SHARE:
         book.meta["spent"] = book.get("spent") + cost
     if wait > OPENS_BEFORE:
         book.add_to_line(slot, cost)
-    return as_booked(book, slot, in_line=wait > OPENS_BEFORE)
+    return as_booked(book, slot, edition, in_line=wait > OPENS_BEFORE)
 
 
 def reserve_many(book: RateBook, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
@@ -46,19 +43,19 @@ def resume(book: RateBook, cost: int, slot: int, edition: int, max_wait: int, sp
         index = book.find_free_slot(cost)
         if index >= 0 and book.state.free[index][0] < slot:
             book.remove_from_line(slot, cost)
-            earlier = book.take_free_slot(index, cost)
+            earlier, edition = book.state.free[index][0], book.take_free_slot(index, cost)
             book.give_back(slot, cost)
             slot = earlier
             book.add_to_line(slot, cost)
-        return as_booked(book, slot, in_line=True)
+        return as_booked(book, slot, edition, in_line=True)
     if owned and not in_line:
         if slot >= book.now - book.terms.margin:
-            return as_booked(book, slot)
+            return as_booked(book, slot, edition)
         book.remove_units(slot, cost)
     # A slot with less than half of its margin left would be missed before the reply arrives.
     since = book.now - book.terms.margin // 2 if opens else slot
     taken = book.take_from_line(since, max(slot, book.now + max_wait), cost)
-    return reserve(book, cost, max_wait, spaced) if taken is None else as_booked(book, taken)
+    return reserve(book, cost, max_wait, spaced) if taken is None else as_booked(book, taken, book.newest_edition)
 
 
 def cancel(book: RateBook, cost: int, slot: int, edition: int) -> bool:
@@ -145,10 +142,10 @@ def usage(book: RateBook) -> Usage:
 
 def reset(book: RateBook) -> None:
     """Drop all usage and bookings."""
-    book.begin_edition(max(book.edition + book.get("serial") + 1, book.time))
+    book.begin_edition(max(book.newest_edition + 1, book.time))
 
 
-def as_booked(book: RateBook, slot: int, in_line: bool = False) -> Booked:
+def as_booked(book: RateBook, slot: int, edition: int, in_line: bool = False) -> Booked:
     """Return the result for a slot that is booked."""
-    wait, edition = book.time_until(slot), max(book.edition_of(rate, slot) for rate in book.terms.rates)
+    wait = book.time_until(slot)
     return Booked(slot, wait, edition, book.get("off"), book.time + wait, in_line)

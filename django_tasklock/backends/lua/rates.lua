@@ -23,7 +23,7 @@ local time = clock[1] * 1000000 + clock[2]
 redis.pcall('ZREM', KEYS[4], '')
 
 local FULL_SHARE, TICK, OPENS_BEFORE, RECORD_TIME_EVERY = 1000000, 1000, 1000000, 1000000
-local MAX_EXAMINED, MAX_REMOVED = 16, 64
+local MAX_EXAMINED = 16
 local FREE, LINE = KEYS[2], KEYS[3]
 
 local function numbers_of(text)
@@ -71,8 +71,16 @@ local function limit_of(rate) return math.max(1, math.floor(rate.limit * get('sh
 
 local function interval_of(rate) return math.ceil((rate.window + rate.margin) / limit_of(rate)) end
 
--- The index of a booking in the ring, or false.
-local function find(rate, slot) return redis.call('LPOS', rate.ring, text(slot)) end
+-- The index of a booking in the ring, or nil. LPOS would compare each element of a ring that may have ten thousand.
+local function find(rate, slot)
+  local low, high = 0, redis.call('LLEN', rate.ring) / 3 - 1
+  while low <= high do
+    local middle = math.floor((low + high) / 2)
+    local at = tonumber(redis.call('LINDEX', rate.ring, 3 * middle))
+    if at == slot then return 3 * middle end
+    if at > slot then low = middle + 1 else high = middle - 1 end
+  end
+end
 
 -- Count bookings again that were set aside, if later ones were undone, or this caller has a greater limit.
 local function count_again(rate)
@@ -138,24 +146,31 @@ local function in_all_rates(slot)
   return true
 end
 
--- The edition of a slot that is booked in a rate; 0: it is not.
-local function edition_of(rate, slot)
+-- The edition of a slot that is booked in a rate, and its units; 0: it is not.
+local function owner_of(rate, slot)
   local found = find(rate, slot)
-  return found and get('epoch') + redis.call('LINDEX', rate.ring, found + 2) or 0
+  if not found then return 0, 0 end
+  local booked = redis.call('LRANGE', rate.ring, found + 1, found + 2)
+  return get('epoch') + booked[2], tonumber(booked[1])
 end
 
 -- Whether the caller with this edition has the slot, and some units of it.
 local function is_owned(slot, edition)
   for _, rate in ipairs(rates) do
-    if edition_of(rate, slot) == edition and redis.call('LINDEX', rate.ring, find(rate, slot) + 1) ~= '0' then return true end
+    local owner, units = owner_of(rate, slot)
+    if owner == edition and units > 0 then return true end
   end
 end
 
 -- Give a slot a new serial number. Reply: whether all rates have the slot.
 local function change_owner(slot)
-  if not in_all_rates(slot) then return false end
+  local found = {}
+  for i, rate in ipairs(rates) do
+    found[i] = find(rate, slot)
+    if not found[i] then return false end
+  end
   set('serial', get('serial') + 1)
-  for _, rate in ipairs(rates) do redis.call('LSET', rate.ring, find(rate, slot) + 2, text(get('serial'))) end
+  for i, rate in ipairs(rates) do redis.call('LSET', rate.ring, found[i] + 2, text(get('serial'))) end
   return true
 end
 
@@ -204,10 +219,11 @@ local function find_free_slot(units)
   end
 end
 
--- Book a slot that was given back. Units that it has above these are not used.
+-- Book a slot that was given back. Units that it has above these are not used. Reply: its edition.
 local function take_free_slot(found, units)
   remove(FREE, found[2], found[1])
   if found[1] > units then remove_units(found[2], found[1] - units) end
+  return (owner_of(rates[1], found[2]))
 end
 
 local function undo_last(slot, units)
@@ -249,7 +265,7 @@ end
 -- Undo bookings that were never used: slots of the line or given back whose time passed without a caller.
 local function remove_unused()
   for key, at in pairs({[LINE] = now() - margin, [FREE] = now()}) do
-    for _, one in ipairs(range(key, '-inf', '(' .. text(at), MAX_REMOVED)) do
+    for _, one in ipairs(range(key, '-inf', '(' .. text(at), MAX_EXAMINED)) do
       remove(key, one[2], one[1])
       remove_units(one[2], one[1])
     end
@@ -260,9 +276,8 @@ end
 
 local verbs = {}
 
-local function as_booked(slot, in_line)
-  local wait, edition = time_until(slot), 0
-  for _, rate in ipairs(rates) do edition = math.max(edition, edition_of(rate, slot)) end
+local function as_booked(slot, edition, in_line)
+  local wait = time_until(slot)
   return {1, slot, wait, edition, get('off'), time + wait, in_line and 1 or 0}
 end
 
@@ -296,10 +311,11 @@ function verbs.reserve(cost, max_wait, spaced)
     set('refused', get('refused') + 1)
     return {0, wait}
   end
-  if free then take_free_slot(free, cost) else add(slot, cost) end
+  local edition = get('epoch') + get('serial')
+  if free then edition = take_free_slot(free, cost) else add(slot, cost) end
   if get('share') < FULL_SHARE then set('spent', get('spent') + cost) end
   if wait > OPENS_BEFORE then put(LINE, slot, cost) end
-  return as_booked(slot, wait > OPENS_BEFORE)
+  return as_booked(slot, edition, wait > OPENS_BEFORE)
 end
 
 function verbs.reserve_many(cost, max_wait, number)
@@ -317,21 +333,21 @@ function verbs.resume(cost, slot, edition, max_wait, spaced)
     local free = find_free_slot(cost)
     if free and free[2] < slot then
       remove(LINE, slot, cost)
-      take_free_slot(free, cost)
+      edition = take_free_slot(free, cost)
       give_back(slot, cost)
       slot = free[2]
       put(LINE, slot, cost)
     end
-    return as_booked(slot, true)
+    return as_booked(slot, edition, true)
   end
   if owned and not in_line then
-    if slot >= now() - margin then return as_booked(slot) end
+    if slot >= now() - margin then return as_booked(slot, edition) end
     remove_units(slot, cost)
   end
   -- a slot with less than half of its margin left would be missed before the reply arrives
   local since = opens and now() - math.floor(margin / 2) or slot
   local taken = take_from_line(since, math.max(slot, now() + max_wait), cost)
-  return taken and as_booked(taken) or verbs.reserve(cost, max_wait, spaced)
+  return taken and as_booked(taken, get('epoch') + get('serial')) or verbs.reserve(cost, max_wait, spaced)
 end
 
 function verbs.cancel(cost, slot, edition)
@@ -344,7 +360,7 @@ end
 function verbs.settle(cost, slot, edition, actual)
   local found = 0
   for _, rate in ipairs(rates) do
-    if actual ~= cost and edition_of(rate, slot) == edition then
+    if actual ~= cost and owner_of(rate, slot) == edition then
       correct_units(rate, slot, actual - cost)
       found = 1
     end
