@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import TypeVar
 
@@ -22,7 +22,17 @@ from django_tasklock.backends.quorum.proposals import Proposals
 from django_tasklock.checks.deploy import check_store
 from django_tasklock.conf import QUORUM
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.types import AcquireRequest, Busy, Grant, Holder, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import (
+    AcquireRequest,
+    Busy,
+    Grant,
+    Holder,
+    InstanceState,
+    Record,
+    Released,
+    Renewal,
+    RenewalResult,
+)
 from tests.support import quorum
 from tests.support.proxy import Proxy, anything, scripts
 from tests.support.rate_callers import at_once
@@ -80,6 +90,11 @@ def unstalled(work: Callable[[], T]) -> T:
         return None
 
     return eventually(once, 60)[0]
+
+
+def all_done(backend: QuorumBackend) -> Sequence[InstanceState]:
+    """The states of the instances, each after all else that it was asked before, also if no caller waited for that."""
+    return backend.instance_states()
 
 
 def flush(number: int) -> None:
@@ -276,7 +291,10 @@ class TestEmptyInstances:
             client.set("task_lock#quorum:run", "another")
         second = quorum.of([proxy.url for proxy in proxies])
         granted(second.acquire(an_ask(NAME)))
+        abstains = [state.abstains for state in all_done(second)]
         assert tokens()[0] is None
+        assert abstains[0]
+        assert abstains[1:] == [0, 0]
         eventually(lambda: isinstance(second.acquire(an_ask("third")), Grant))
         second.close()
 
@@ -334,6 +352,7 @@ class TestGivenBack:
         proxies[2].fault(anything, times=-1, unsent=True)
         mine = an_ask(NAME)
         fence = granted(unstalled(lambda: backend.acquire(mine))).fence
+        all_done(backend)
         assert tokens()[2] is None
         proxies[2].heal()
         eventually(lambda: self.renewed(backend, mine, 60_000) == [mine.token.encode()] * 3)
