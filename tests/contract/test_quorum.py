@@ -486,6 +486,11 @@ class TestInstances:
         proxies[1].fault(anything, times=-1, unsent=True)
         assert [bool(state.error) for state in backend.instance_states()] == [False, True, False]
 
+    def test_a_thread_goes_on_after_a_request_that_cannot_be_sent(self, backend):
+        with pytest.raises(BackendUnavailable, match="UnicodeEncodeError"):
+            backend.get("video:\udcff")
+        granted(backend.acquire(an_ask(NAME)))
+
     def test_their_threads_end_when_the_store_is_closed(self, proxies):
         def number() -> int:
             return sum(thread.name == "tasklock-instance" for thread in threading.enumerate())

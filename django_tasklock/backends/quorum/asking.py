@@ -17,6 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock.backends.quorum.scripts import GREET, QuorumKeys
 from django_tasklock.backends.redis.address import database_of
 from django_tasklock.backends.redis.client import Client, ask
+from django_tasklock.backends.redis.errors import unavailable
 from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.exceptions import BackendUnavailable
@@ -84,6 +85,8 @@ class Instance:
             reply, doubt = self._client.run(script, keys, args, again=again)
         except BackendUnavailable as error:
             return Answer(error=error)
+        except Exception as error:  # the thread goes on: others have put something, too
+            return Answer(error=unavailable(error, doubt=True))
         self.came_back_empty |= reply == b"empty"
         return Answer(reply, doubt=doubt)
 
