@@ -293,7 +293,7 @@ class TestEmptyInstances:
         granted(second.acquire(an_ask(NAME)))
         abstains = [state.abstains for state in all_done(second)]
         assert tokens()[0] is None
-        assert abstains[0]
+        assert abstains[0] != 0, "it is empty, or abstains since it was noticed"
         assert abstains[1:] == [0, 0]
         eventually(lambda: isinstance(second.acquire(an_ask("third")), Grant))
         second.close()

@@ -202,8 +202,12 @@ class QuorumBackend(LockStore):
     def get(self, name: str) -> Record | None:
         found = self.instances.replies(self.instances.ask(GET, self._keys.lock(name)[:1]))
         there = [[left, value, now] for now, left, value in found if value is not None]
+        return self._held(name, there, len(found))
+
+    def _held(self, name: str, there: list[list[Any]], answered: int) -> Record | None:
+        """Return the record of a lock that some instances have; ``None`` if no holder can have a majority."""
         tokens = [token_in(reply) for reply in there]
-        silent = len(self.instances.of) - len(found)
+        silent = len(self.instances.of) - answered
         if not there or max(map(tokens.count, tokens)) + silent < self._needed:
             return None
         return record_of(there, self._keys, name)
@@ -243,7 +247,7 @@ class QuorumBackend(LockStore):
     def remove(self, name: str, token: str | None = None) -> Record | None:
         arguments = token or "", "any" if token is None else "remove"
         found = self.instances.replies(self.instances.ask(RELEASE, self._keys.lock(name), arguments, again=False))
-        return record_of([reply for reply in found if isinstance(reply, list)], self._keys, name)
+        return self._held(name, [reply for reply in found if isinstance(reply, list)], len(found))
 
     def _condition(self) -> tuple[int | None, str | None]:
         found = self._all(CONDITION, ())
