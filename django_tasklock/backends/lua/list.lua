@@ -2,8 +2,8 @@
 -- KEYS: 1 index by expiry
 -- ARGV: 1 'live', 'expiring', 'no_expiry' or 'orphaned', 2 offset, 3 how many at most,
 --       4 ms left below which a lock is expiring, 5 key prefix, 6 queue prefix
--- Reply: {1, or 0: so many entries were corrected that it is to be asked again, now ms,
---         and for each lock: key, value, when it expires (ms since 1970, 'inf': never), number of waiters}
+-- Reply: {1, or 0: so many entries were corrected that it is to be asked again, now ms, and for each lock one text, which
+--         is read faster than a list: when it expires (ms since 1970, 'inf': never), waiters, length of the key, both}
 -- use: values clock
 local HEALS = 5000 -- corrections by one script: Redis serves no other client meanwhile
 local now = clock()
@@ -16,8 +16,8 @@ local reply, shown, healed = {1, now}, 0, 0
 
 local function show(key, value, ends)
   local waiting = redis.pcall('ZCARD', ARGV[6] .. string.sub(key, #ARGV[5] + 1))
-  reply[#reply + 1], reply[#reply + 2] = key, clipped(value)
-  reply[#reply + 1], reply[#reply + 2] = ends, type(waiting) == 'number' and waiting or 0
+  waiting = type(waiting) == 'number' and waiting or 0
+  reply[#reply + 1] = table.concat({ends, waiting, #key, key .. clipped(value)}, ' ')
   shown = shown + 1
 end
 

@@ -195,17 +195,14 @@ def listing(layout: Layout, which: Which, offset: int, limit: int) -> Sequence[s
 
 def listed(layout: Layout, reply: Sequence[Any]) -> list[Record]:
     """Return the records in a reply of ``list.lua``."""
-    _, now, *flat = reply
-    return [
-        record(
-            key.decode(errors="backslashreplace").removeprefix(layout.prefix),
-            value,
-            now,
-            None if ends == b"inf" else int(ends) - now,
-            waiting,
-        )
-        for key, value, ends, waiting in zip(flat[::4], flat[1::4], flat[2::4], flat[3::4], strict=True)
-    ]
+    _, now, *rows = reply
+    found = []
+    for row in rows:
+        ends, waiting, size, text = row.split(b" ", 3)
+        name = text[: int(size)].decode(errors="backslashreplace").removeprefix(layout.prefix)
+        left = None if ends == b"inf" else int(ends) - now
+        found.append(record(name, text[int(size) :], now, left, int(waiting)))
+    return found
 
 
 def verdict(code: int, doubt: bool) -> Released:
