@@ -139,7 +139,7 @@ def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other, monkeypat
     with Waiting(backend, "video:1", looks=60) as alive:
         eventually(lambda: len(backend.waiters("video:1").waiting) == 2)
         assert all(one.present for one in backend.waiters("video:1").waiting)
-        monkeypatch.setattr(other.wire, "connect", refused)
+        monkeypatch.setattr(other.client, "connect", refused)
         other.listener.renew()
         eventually(lambda: heard(cluster, dead.request.token) == 0)
         backend.release("video:1", mine.token)

@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.location import async_pool, sync_pool
+from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.types import Released
 from tests.support.exercise import HALVES, KINDS, Exercise
 from tests.support.proxy import Proxy
@@ -104,12 +104,6 @@ def test_tls_to_somebody_unknown(tls: tuple[Proxy, Path], configure: Any, name: 
         call(way, TaskLock(name), "acquire")
 
 
-def test_a_tls_option_that_the_asyncio_client_lacks(tls: tuple[Proxy, Path]) -> None:
-    """Not left out in silence."""
-    with pytest.raises(ImproperlyConfigured, match="ssl_validate_ocsp"):
-        async_pool(f"{tls[0].url}?ssl_validate_ocsp=1")
-
-
 # --- by CACHES alias
 
 ALIASES = pytest.mark.parametrize("kind", KINDS)
@@ -180,8 +174,8 @@ def test_two_aliases_with_one_url_share_no_connection(
     configure(LOCATION="locks")
     caches["locks"].set("something", "else", 60)
     with TaskLock(name) as lock:
-        connection = get_backend().wire.take()
-        get_backend().wire.keep(connection)
+        connection = get_backend().client.take()
+        get_backend().client.keep(connection)
         ours = connection._sock.getsockname()
         caches["locks"].get("something")
         caches["locks"].close()
@@ -192,16 +186,15 @@ def test_two_aliases_with_one_url_share_no_connection(
 def test_pools_have_short_timeouts_and_no_retries(server: RedisServer, alias: Any) -> None:
     for kind in KINDS:
         alias(kind, f"redis://127.0.0.1:{server.port}/7?socket_timeout=30")
-        for pool in (sync_pool("locks"), async_pool("locks")):
-            connection = pool.make_connection()
-            assert connection.socket_timeout < 1
-            assert connection.socket_connect_timeout < 1
-            assert connection.retry._retries == 0
+        connection: Any = sync_pool("locks").make_connection()
+        assert connection.socket_timeout < 1
+        assert connection.socket_connect_timeout < 1
+        assert connection.retry._retries == 0
 
 
 def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
-    for pool in (sync_pool(f"{server.url}?socket_timeout=0.2"), async_pool(f"{server.url}?socket_timeout=0.2")):
-        assert pool.make_connection().socket_timeout == 0.2
+    connection: Any = sync_pool(f"{server.url}?socket_timeout=0.2").make_connection()
+    assert connection.socket_timeout == 0.2
 
 
 @pytest.mark.parametrize(

@@ -24,8 +24,8 @@ from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.threads import MOST
 from django_tasklock.backends.redis import RedisBackend, client
-from django_tasklock.backends.redis.client import MAX_IDLE, Idle
-from django_tasklock.backends.redis.location import TIMEOUT
+from django_tasklock.backends.redis.client import MAX_IDLE
+from django_tasklock.backends.redis.location import TIMEOUT, sync_pool
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant
 from tests.support.proxy import Proxy, command
@@ -93,7 +93,7 @@ def test_a_time_limit_at_any_line_of_connecting(redis_server: RedisServer, name:
     with database(0, location) as wrong, database(DATABASE, location) as right:
         for step in count(1, 5):
             backend = RedisBackend(Settings(LOCATION=location))
-            _ = backend.wire
+            _ = backend.client
             with struck_at(step) as struck, contextlib.suppress(Struck, BackendUnavailable):
                 backend.acquire(an_ask(f"{name}:struck:{step}"))
             if not struck():
@@ -106,6 +106,7 @@ def test_a_time_limit_at_any_line_of_connecting(redis_server: RedisServer, name:
         assert not wrong.keys("*")
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # redis-py's pool, struck in __del__
 @pytest.mark.parametrize("error", [Struck, KeyboardInterrupt])
 def test_a_time_limit_at_any_line_of_a_request(
     redis_server: RedisServer, name: str, monkeypatch: pytest.MonkeyPatch, error: type[BaseException]
@@ -242,16 +243,27 @@ def test_a_crowd_of_threads_leaves_few_connections(
     eventually(lambda: proxy.open <= MAX_IDLE + 2)
 
 
-def test_connections_that_are_idle_for_long_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed: list[str] = []
-    idle: Idle[str] = Idle(closed.append)
-    for one in "abc":
-        idle.keep(one)
-    assert idle.take() is not None
+class Stub:
+    """In place of a connection of redis-py's."""
+
+    closed = False
+
+    def disconnect(self) -> None:
+        self.closed = True
+
+
+def test_connections_that_are_idle_for_long_are_closed(
+    monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
+) -> None:
+    kept = client.Client(sync_pool(redis_server.url))
+    several = [Stub() for _ in range(5)]
+    for one in several[:3]:
+        kept.keep(one)
+    assert kept.take() is several[2]
     monkeypatch.setattr(client, "MAX_IDLE_SECONDS", -1.0)
-    idle.keep("c")
-    idle.keep("d")
-    assert closed == ["a", "b"], "one at a time, the oldest first"
+    for one in several[3:]:
+        kept.keep(one)
+    assert [one.closed for one in several] == [True, True, False, False, False], "one at a time, the oldest first"
 
 
 def test_a_process_may_open_as_many_connections_as_its_life_needs(proxy: Proxy, name: str) -> None:
@@ -264,13 +276,14 @@ def test_a_process_may_open_as_many_connections_as_its_life_needs(proxy: Proxy, 
     assert proxy.accepted > 110
 
 
-def test_idle_ones_are_bounded() -> None:
-    closed: list[int] = []
-    idle: Idle[int] = Idle(closed.append)
-    for one in range(MAX_IDLE + 5):
-        idle.keep(one)
-    assert len(idle) == MAX_IDLE
-    assert closed == [0, 1, 2, 3, 4]
+def test_idle_ones_are_bounded(redis_server: RedisServer) -> None:
+    kept = client.Client(sync_pool(redis_server.url))
+    several = [Stub() for _ in range(MAX_IDLE + 5)]
+    for one in several:
+        kept.keep(one)
+    assert [one.closed for one in several] == [True] * 5 + [False] * MAX_IDLE
+    kept.close()
+    assert all(one.closed for one in several)
 
 
 class TestCoroutinesShare:

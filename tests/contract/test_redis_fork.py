@@ -29,8 +29,8 @@ name = sys.argv[1]
 def end():
     backend = get_backend()
     backend.get(name)
-    connection = backend.wire.take()
-    backend.wire.keep(connection)
+    connection = backend.client.take()
+    backend.client.keep(connection)
     return connection._sock.getsockname()
 
 def busy(kind):

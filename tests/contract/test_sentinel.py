@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import redis
-import redis.asyncio
 from django.core import checks
 from django_redis.pool import ConnectionFactory
 
@@ -17,7 +16,7 @@ from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.address import database_of
-from django_tasklock.backends.redis.location import TIMEOUT, async_pool, sync_pool
+from django_tasklock.backends.redis.location import TIMEOUT, sync_pool
 from django_tasklock.checks.store import check_backend
 from django_tasklock.types import Released
 from tests.support.exercise import HALVES, Exercise
@@ -29,7 +28,7 @@ from tests.support.twins import TWINS, call, token_in
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
-ENCRYPTED = (redis.SSLConnection, redis.asyncio.SSLConnection)
+ENCRYPTED = redis.SSLConnection
 
 
 @pytest.fixture(scope="module")
@@ -101,18 +100,18 @@ def test_what_stands_in_a_url() -> None:
         "redis+sentinel://me:secret@[::1],b:26380/my%2Fmaster/5?sentinel_username=s&sentinel_password=t%26"
         "&min_other_sentinels=2&socket_timeout=0.2"
     )
-    for pool in (sync_pool(url), async_pool(url)):
-        assert pool.service_name == "my/master"
-        kwargs = pool.connection_kwargs
-        assert (kwargs["username"], kwargs["password"], kwargs["db"]) == ("me", "secret", 5)
-        assert kwargs["socket_timeout"] == 0.2
-        assert "host" not in kwargs
-        manager = pool.sentinel_manager
-        assert manager.min_other_sentinels == 2
-        nodes = [node.connection_pool.connection_kwargs for node in manager.sentinels]
-        assert [(node["host"], node["port"]) for node in nodes] == [("::1", 26379), ("b", 26380)]
-        assert {(node["username"], node["password"]) for node in nodes} == {("s", "t&")}
-        assert not issubclass(pool.connection_class, ENCRYPTED)
+    pool: Any = sync_pool(url)
+    assert pool.service_name == "my/master"
+    kwargs = pool.connection_kwargs
+    assert (kwargs["username"], kwargs["password"], kwargs["db"]) == ("me", "secret", 5)
+    assert kwargs["socket_timeout"] == 0.2
+    assert "host" not in kwargs
+    manager = pool.sentinel_manager
+    assert manager.min_other_sentinels == 2
+    nodes = [node.connection_pool.connection_kwargs for node in manager.sentinels]
+    assert [(node["host"], node["port"]) for node in nodes] == [("::1", 26379), ("b", 26380)]
+    assert {(node["username"], node["password"]) for node in nodes} == {("s", "t&")}
+    assert not issubclass(pool.connection_class, ENCRYPTED)
     database = database_of(url)
     assert str(database) == "database 5 of service my/master"
     assert database.same(database_of("redis+sentinel://b:26380/my%2Fmaster/5"))
@@ -122,12 +121,12 @@ def test_what_stands_in_a_url() -> None:
 @pytest.mark.parametrize(("more", "encrypted"), [("", True), ("&sentinel_ssl=false", False)])
 def test_a_url_that_asks_for_tls(more: str, encrypted: bool) -> None:
     url = f"rediss+sentinel://a/locks/0?ssl_ca_certs=/ca.pem{more}"
-    for pool in (sync_pool(url), async_pool(url)):
-        assert issubclass(pool.connection_class, ENCRYPTED)
-        assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
-        (node,) = pool.sentinel_manager.sentinels
-        assert issubclass(node.connection_pool.connection_class, ENCRYPTED) is encrypted
-        assert node.connection_pool.connection_kwargs.get("ssl_ca_certs") == ("/ca.pem" if encrypted else None)
+    pool: Any = sync_pool(url)
+    assert issubclass(pool.connection_class, ENCRYPTED)
+    assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
+    (node,) = pool.sentinel_manager.sentinels
+    assert issubclass(node.connection_pool.connection_class, ENCRYPTED) is encrypted
+    assert node.connection_pool.connection_kwargs.get("ssl_ca_certs") == ("/ca.pem" if encrypted else None)
 
 
 @pytest.mark.parametrize(
@@ -169,12 +168,12 @@ def test_no_sentinel_at_all(alias: Any, name: str, way: str) -> None:
 
 def test_all_nodes_together_have_the_time_of_one(watch: Watched, alias: Any) -> None:
     alias(watch.port, free_port(), free_port(), socket_timeout=30)
-    for pool in (sync_pool("locks"), async_pool("locks")):
-        nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]
-        assert len(nodes) == 3
-        for setting in ("socket_timeout", "socket_connect_timeout"):
-            assert sum(getattr(node, setting) for node in nodes) <= TIMEOUT + 0.001
-        assert all(node.retry._retries == 0 for node in nodes)
+    pool: Any = sync_pool("locks")
+    nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]
+    assert len(nodes) == 3
+    for setting in ("socket_timeout", "socket_connect_timeout"):
+        assert sum(getattr(node, setting) for node in nodes) <= TIMEOUT + 0.001
+    assert all(node.retry._retries == 0 for node in nodes)
 
 
 def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -> None:
@@ -184,7 +183,6 @@ def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -
     options = settings.CACHES["locks"]["OPTIONS"]
     options["CONNECTION_POOL_KWARGS"] = {"connection_class": redis.sentinel.SentinelManagedSSLConnection}
     assert issubclass(sync_pool("locks").connection_class, redis.SSLConnection)
-    assert issubclass(async_pool("locks").connection_class, redis.asyncio.SSLConnection)
 
 
 @pytest.mark.parametrize("by", ["alias", "url"])

@@ -289,7 +289,7 @@ def test_who_may_not_subscribe_polls_and_still_gets_a_permit(store, name, monkey
     def refuse() -> None:
         raise NoPermissionError("SUBSCRIBE")
 
-    monkeypatch.setattr(get_backend().wire, "connect", refuse)
+    monkeypatch.setattr(get_backend().client, "connect", refuse)
     limiter = ConcurrencyLimiter(name, 1)
     got: list[bool] = []
     with limiter:

@@ -105,7 +105,7 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
         for home in (current_owner(), current_owner().permits):
             assert mine not in home or home[mine].released, struck
     assert number > 60
-    get_backend().wire.clear()
+    get_backend().client.clear()
 
     def left() -> list[str]:
         # Whoever is struck as its __exit__ begins never runs it; the lock's object is dropped then.
@@ -311,9 +311,9 @@ TERMINATED = """
 signal.signal(signal.SIGTERM, lambda *details: sys.exit(0))
 lock = TaskLock({name!r})
 assert lock.acquire()
-wire = get_backend().wire
-wire.clear()
-take, struck = wire.take, []
+client = get_backend().client
+client.clear()
+take, struck = client.take, []
 
 def take_again():
     if not struck:
@@ -321,7 +321,7 @@ def take_again():
         os.kill(os.getpid(), signal.SIGTERM)
     return take()
 
-wire.take = take_again
+client.take = take_again
 lock.release()
 raise AssertionError("it was to be terminated")
 """

@@ -503,7 +503,7 @@ def test_a_process_that_waits_for_the_first_time_has_its_place_before_it_listens
     holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
     granted(others.acquire(holder))
     with others.waiter(later) as behind, first.waiter(mine) as ahead:
-        connect = fresh.wire.connect
+        connect = fresh.client.connect
 
         def connect_late() -> Any:
             eventually(lambda: others.waiters(name).total == 1)
@@ -511,7 +511,7 @@ def test_a_process_that_waits_for_the_first_time_has_its_place_before_it_listens
             assert others.release(name, holder.token) is Released.RELEASED
             return connect()
 
-        monkeypatch.setattr(fresh.wire, "connect", connect_late)
+        monkeypatch.setattr(fresh.client, "connect", connect_late)
         granted(ahead.acquire())
         assert others.release(name, mine.token) is Released.RELEASED
         granted(behind.wait(10))  # type: ignore[arg-type]
@@ -525,7 +525,7 @@ def test_a_coroutine_has_its_place_before_it_listens(
     granted(stranger.acquire(holder))
 
     async def wait() -> None:
-        connect = backend.wire.connect
+        connect = backend.client.connect
 
         def connect_late() -> Any:
             eventually(lambda: line(store, name) == [mine.token])
@@ -533,7 +533,7 @@ def test_a_coroutine_has_its_place_before_it_listens(
             assert stranger.release(name, holder.token) is Released.RELEASED
             return connect()
 
-        monkeypatch.setattr(backend.wire, "connect", connect_late)
+        monkeypatch.setattr(backend.client, "connect", connect_late)
         waiter = backend.waiter(mine)
         granted(await waiter.aacquire())
         await waiter.aleave()
@@ -560,7 +560,7 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
         for one in (waiter, next_one, last):
             assert isinstance(one.acquire(), Busy)
         if how == "its connection is gone":
-            monkeypatch.setattr(mine.wire, "connect", refused)
+            monkeypatch.setattr(mine.client, "connect", refused)
             mine.listener.renew()
             eventually(lambda: listeners(store, name, first.token) == 0)
         else:

@@ -191,7 +191,7 @@ def test_no_text_of_settings_or_stores_has_a_password(settings) -> None:
     url = "redis://user:s3cret@127.0.0.1:1/0"
     settings.TASKLOCK = {"LOCATION": url, "API_KEYS": {"grafana": "k3y" * 20}}
     backend = get_backend()
-    shown = [get_settings(), backend, backend.permits, backend.rates, backend.wire, RateLimiter("a", "1/h")]
+    shown = [get_settings(), backend, backend.permits, backend.rates, backend.client, RateLimiter("a", "1/h")]
     for text in (*map(repr, shown), *map(str, shown)):
         assert "s3cret" not in text
         assert "k3yk3y" not in text

@@ -40,7 +40,7 @@ def scripts(*verbs: str) -> Matcher:
     """The scripts of these verbs, sent by digest or by body."""
     from django_tasklock.backends.redis.script import load
 
-    made = [load(verb, 0, 0) for verb in verbs]
+    made = [load(verb) for verb in verbs]
     found = {data for script in made for data in (script.sha.encode(), script.body.encode())}
     return lambda request: anything(request) and request[1] in found
 

@@ -7,9 +7,10 @@ from typing import Any
 
 from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.stores import LockStore, Queued
-from django_tasklock.backends.redis.cluster import is_cluster
-from django_tasklock.backends.redis.connections import Asking, ClusterConnections, Connections, OneServer
+from django_tasklock.backends.redis.client import Client
+from django_tasklock.backends.redis.cluster import ClusterClient, is_cluster
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, record
+from django_tasklock.backends.redis.location import sync_pool
 from django_tasklock.backends.redis.permits import RedisPermits
 from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
@@ -74,31 +75,19 @@ class RedisBackend(QueueStore, LockStore):
     JOIN = ACQUIRE
     LEAVE = RELEASE
 
-    def __init__(self, settings: Settings, connections: Connections | None = None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.location = settings.location
         clustered = is_cluster(settings.location)
         self.layout = Layout(tagged(settings.prefix) if clustered else settings.prefix)
-        kind = ClusterConnections if clustered else OneServer
-        self._connections = connections or kind(settings.location, self.layout)
-        self._wire: Asking | None = None
-        self.listener = Listener(self._connect, self.layout.new_channel)
+        location, prefix = settings.location, self.layout.prefix
+        self.client = ClusterClient(location, prefix) if clustered else Client(sync_pool(location))
+        self.listener = Listener(self.client, self.layout.new_channel)
         self.permits = RedisPermits(self)
         self.rates = RedisRates(self)
 
-    @property
-    def wire(self) -> Asking:
-        """The connections of this process's threads, made on first use."""
-        wire = self._wire
-        if wire is None:
-            wire = self._wire = self._connections.wire
-        return wire
-
-    def _connect(self) -> Any:
-        return self.wire.connect()
-
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         keys, arguments = self.layout.keys(request.name), self.layout.arguments(request)
-        return self.answer(request, self.wire.run(ACQUIRE, keys, arguments)[0])
+        return self.answer(request, self.client.run(ACQUIRE, keys, arguments)[0])
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of ``acquire.lua``."""
@@ -107,85 +96,85 @@ class RedisBackend(QueueStore, LockStore):
         return self.layout.busy(request.name, reply)
 
     def release(self, name: str, token: str) -> Released:
-        return verdict(*self.wire.run(RELEASE, self.layout.keys(name), [token]))
+        return verdict(*self.client.run(RELEASE, self.layout.keys(name), [token]))
 
     def release_and_clear(
         self, name: str, token: str, names: tuple[str, ...]
     ) -> tuple[Released, frozenset[str] | None]:
         keys = [*self.layout.keys(name), *map(self.layout.flag, names)]
-        reply, doubt = self.wire.run(RELEASE_AND_CLEAR, keys, [token])
+        reply, doubt = self.client.run(RELEASE_AND_CLEAR, keys, [token])
         if doubt:  # the lost reply had the flags: assume that all were set
             return Released.RELEASED, frozenset(names)
         return verdict(reply, doubt), flags_in(reply, names)
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         keys = [self.layout.lock(name), self.layout.index]
-        return bool(self.wire.run(EXTEND, keys, [token, ttl, hold])[0])
+        return bool(self.client.run(EXTEND, keys, [token, ttl, hold])[0])
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         keys = [self.layout.index, *(self.layout.lock(item.name) for item in batch)]
         arguments: list[str | int] = [argument for item in batch for argument in (item.token, item.ttl)]
-        return [RENEWAL_RESULTS[code] for code in self.wire.run(RENEW, keys, arguments)[0]]
+        return [RENEWAL_RESULTS[code] for code in self.client.run(RENEW, keys, arguments)[0]]
 
     def get(self, name: str) -> Record | None:
         keys = [self.layout.lock(name), self.layout.queue + name]
-        return self._found(name, self.wire.run(GET, keys)[0])
+        return self._found(name, self.client.run(GET, keys)[0])
 
     def _found(self, name: str, reply: Any) -> Record | None:
         return None if reply is None else self.layout.record(name.encode(), reply)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
-        return waiters_in(self.wire.run(WAITERS, self.layout.waiting(name), [limit])[0])
+        return waiters_in(self.client.run(WAITERS, self.layout.waiting(name), [limit])[0])
 
     def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
         asked = listing(self.layout, which, offset, limit)
-        while not (reply := self.wire.run(LIST, [self.layout.index], asked)[0])[0]:
+        while not (reply := self.client.run(LIST, [self.layout.index], asked)[0])[0]:
             pass  # many wrong entries of the index were corrected, and there may be more
         return listed(self.layout, reply)
 
     def counts(self) -> Counts:
-        return Counts(*self.wire.run(COUNTS, [self.layout.index], [expiring()])[0])
+        return Counts(*self.client.run(COUNTS, [self.layout.index], [expiring()])[0])
 
     def _condition(self) -> tuple[int | None, str | None]:
-        clock, policy = self.wire.run(CONDITION, [])[0]
+        clock, policy = self.client.run(CONDITION, [])[0]
         return int(clock), policy.decode()
 
     def ask_release(self, name: str, token: str) -> bool:
-        return bool(token) and bool(self.wire.run(ASK_RELEASE, [self.layout.lock(name)], [token])[0])
+        return bool(token) and bool(self.client.run(ASK_RELEASE, [self.layout.lock(name)], [token])[0])
 
     def set_expiry(self, name: str, token: str, ttl: int) -> bool:
-        return bool(self.wire.run(SET_EXPIRY, [self.layout.lock(name), self.layout.index], [token, ttl])[0])
+        return bool(self.client.run(SET_EXPIRY, [self.layout.lock(name), self.layout.index], [token, ttl])[0])
 
     def prune(self, limit: int) -> int:
-        return int(self.wire.run(PRUNE, [self.layout.index], [limit])[0])
+        return int(self.client.run(PRUNE, [self.layout.index], [limit])[0])
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.
         arguments = [token or "", "any" if token is None else ""]
-        return self._found(name, self.wire.run(REMOVE, self.layout.keys(name), arguments, again=False)[0])
+        return self._found(name, self.client.run(REMOVE, self.layout.keys(name), arguments, again=False)[0])
 
     def next_number(self, name: str = "", member: str = "") -> int:
         keys = [self.layout.ticket, self.layout.order(name)]
-        return int(self.wire.run(NEXT_NUMBER, keys, [member, KEPT])[0])
+        return int(self.client.run(NEXT_NUMBER, keys, [member, KEPT])[0])
 
     def count_before(self, name: str, number: int, *, forget: bool = False) -> int:
-        return int(self.wire.run(ORDER, [self.layout.order(name)], ["", number, "forget" if forget else ""])[0])
+        return int(self.client.run(ORDER, [self.layout.order(name)], ["", number, "forget" if forget else ""])[0])
 
     def leave_order(self, name: str, member: str) -> bool:
-        return bool(self.wire.run(ORDER, [self.layout.order(name)], [member, "+inf", ""])[0])
+        return bool(self.client.run(ORDER, [self.layout.order(name)], [member, "+inf", ""])[0])
 
     def record_newest(self, name: str, number: int) -> bool:
-        return bool(self.wire.run(NEWEST, [self.layout.newest(name)], [number, SHOWN])[0])
+        return bool(self.client.run(NEWEST, [self.layout.newest(name)], [number, SHOWN])[0])
 
     def set_flag(self, name: str) -> bool:
-        return bool(self.wire.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [KEPT])[0])
+        return bool(self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [KEPT])[0])
 
     def clear_flag(self, name: str) -> bool:
-        return bool(self.wire.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])[0])
+        return bool(self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])[0])
 
     def close(self) -> None:
         self.listener.close()
-        self._connections.close()
+        self.client.close()
 
 
 def listing(layout: Layout, which: Which, offset: int, limit: int) -> Sequence[str | int]:

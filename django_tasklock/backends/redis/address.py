@@ -6,7 +6,6 @@ django-redis or of Django's own cache, a Sentinel service, a socket.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +14,6 @@ from urllib.parse import urlsplit
 import redis
 import redis.sentinel
 from django.conf import settings as django_settings
-from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.redis.location import sync_pool
@@ -46,29 +44,13 @@ def database_of(location: str) -> RedisDatabase:
 
     ``ImproperlyConfigured`` if that is not a Redis that locks can use.
     """
-    try:
-        pool = sync_pool(location)
-    except ImproperlyConfigured:
-        _discard_cache(location)
-        raise
-    except (ValueError, TypeError, ImportError) as error:  # its text may contain the URL's password
-        _discard_cache(location)
-        raise ImproperlyConfigured(
-            f"TASKLOCK['LOCATION'] does not lead to a Redis ({type(error).__name__}): are its URL,"
-            " redis://host:port/database, and its OPTIONS whole?"
-        ) from error
+    pool = sync_pool(location)
     kwargs = pool.connection_kwargs
     database = int(kwargs.get("db") or 0)
     if isinstance(pool, redis.sentinel.SentinelConnectionPool):
         nodes = (client.connection_pool.connection_kwargs for client in pool.sentinel_manager.sentinels)
         return RedisDatabase(str(pool.service_name), database, frozenset(_server(node) for node in nodes))
     return RedisDatabase(_server(kwargs), database)
-
-
-def _discard_cache(alias: str) -> None:
-    # Some versions of django-redis fail to close a client they could not create, and Django closes all its caches.
-    with contextlib.suppress(AttributeError):
-        del caches[alias]
 
 
 def databases_of(alias: str) -> list[RedisDatabase]:

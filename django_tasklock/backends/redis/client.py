@@ -12,9 +12,9 @@ import encodings.idna  # noqa: F401  # the first host lookup would import it, ag
 import socket
 import sys
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from time import monotonic
-from typing import Any, Generic, TypeVar
+from typing import Any
 
 import redis
 from redis.exceptions import NoScriptError, RedisError
@@ -24,8 +24,6 @@ from django_tasklock.backends.redis.errors import MISTAKES, NotConnected, is_fin
 from django_tasklock.backends.redis.location import pools
 from django_tasklock.backends.redis.script import Script
 
-T = TypeVar("T")
-
 MAX_IDLE = 16  # idle connections kept
 MAX_IDLE_SECONDS = 60.0  # after which an unused connection is closed
 RESTED = 0.005
@@ -34,53 +32,16 @@ a command that is not sent on a dead connection need not be sent twice."""
 HANDSHAKE_TIMEOUT = 0.1  # seconds to wait for what a server says before the client has sent anything
 
 
-class Idle(Generic[T]):
-    """A stack of idle connections: the last one in is reused first, so that surplus ones grow old and are closed."""
-
-    def __init__(self, close: Callable[[T], None], most: int = MAX_IDLE) -> None:
-        self._close = close
-        self._max_idle = most
-        self._kept: deque[tuple[T, float]] = deque()
-
-    def __len__(self) -> int:
-        return len(self._kept)
-
-    def take(self) -> tuple[T, float] | None:
-        """Take an idle connection, and the time at which it was put back (monotonic)."""
-        try:
-            return self._kept.pop()
-        except IndexError:  # also when another thread was faster
-            return None
-
-    def keep(self, one: T) -> None:
-        """Put a connection back."""
-        now = monotonic()
-        kept = self._kept
-        kept.append((one, now))
-        try:
-            if len(kept) > self._max_idle or kept[0][1] < now - MAX_IDLE_SECONDS:
-                self._close(kept.popleft()[0])
-        except IndexError:  # other threads were faster
-            pass
-
-    def clear(self) -> None:
-        """Close all idle connections."""
-        while (found := self.take()) is not None:
-            self._close(found[0])
-
-    def close(self) -> None:
-        """Close all idle connections, and from now on each one that is put back."""
-        self._max_idle = 0  # first, because another thread may be in keep(), which puts back before it checks this
-        self.clear()
-
-
 class Client:
     """Runs scripts at one server, for the threads of this process. ``pool``: how to connect to it."""
 
     def __init__(self, pool: redis.ConnectionPool) -> None:
         self._pool = pool
         pool.max_connections = sys.maxsize  # it counts those that it has ever made, also those that are closed since
-        self._idle: Idle[Any] = Idle(throw_away)
+        self._idle: deque[tuple[Any, float]] = deque()
+        """The idle connections and the time when each was put back (monotonic), the latest at the end: that is reused
+        first, so that surplus ones grow old and are closed."""
+        self._most = MAX_IDLE
 
     def run(
         self, script: Script, keys: Sequence[str], args: Sequence[str | bytes | int] = (), *, again: bool = True
@@ -118,36 +79,29 @@ class Client:
         """
         try:
             try:
-                if isinstance(keys, bytes):
-                    reply = ask(connection, [script.by_digest + keys])
-                else:
-                    reply = ask(connection, "EVALSHA", script.sha, len(keys), *keys, *args)
+                reply = ask(connection, "EVALSHA", script.sha, len(keys), *keys, *args)
             except NoScriptError:
-                if isinstance(keys, bytes):
-                    reply = ask(connection, [script.by_body + keys])
-                else:
-                    reply = ask(connection, "EVAL", script.body, len(keys), *keys, *args)
+                reply = ask(connection, "EVAL", script.body, len(keys), *keys, *args)
         except BaseException as error:
             if isinstance(error, Exception) and is_final(error):
                 self.keep(connection)
             else:
                 throw_away(connection)
             raise
-        self._idle.keep(connection)
+        self.keep(connection)
         return reply
-
-    def call(self, script: Script, tail: bytes, *, again: bool = True) -> tuple[Any, bool]:
-        """Do what ``run`` does, with encoded keys and arguments."""
-        return self.run(script, tail, again=again)  # type: ignore[arg-type]
 
     def take(self) -> Any:
         """Return an open connection of redis-py's for exclusive use. Raises redis-py's errors, and ``OSError``."""
-        while (found := self._idle.take()) is not None:
-            connection, since = found
-            if monotonic() - since < RESTED or is_quiet(connection):
+        while self._idle:
+            try:
+                connection, since = self._idle.pop()
+            except IndexError:  # another thread was faster
+                break
+            if monotonic() - since < RESTED or _is_quiet(connection):
                 return connection
             throw_away(connection)
-        return connect(self._pool)
+        return self.connect()
 
     def connect(self) -> Any:
         """Return a new connection of redis-py's, for a subscription. Raises redis-py's errors, and ``OSError``."""
@@ -155,33 +109,38 @@ class Client:
 
     def keep(self, connection: Any) -> None:
         """Put back a connection that has no reply pending. It is closed if ``close`` was called."""
-        self._idle.keep(connection)
+        now = monotonic()
+        self._idle.append((connection, now))
+        try:
+            if len(self._idle) > self._most or self._idle[0][1] < now - MAX_IDLE_SECONDS:
+                throw_away(self._idle.popleft()[0])
+        except IndexError:  # other threads were faster
+            pass
 
     def clear(self) -> None:
         """Close every idle connection."""
-        self._idle.clear()
+        while self._idle:
+            with contextlib.suppress(IndexError):  # another thread was faster
+                throw_away(self._idle.pop()[0])
 
     def close(self) -> None:
         """Close every idle connection, and those in use when they are put back. Each later request opens one."""
-        self._idle.close()
+        self._most = 0  # first, because another thread may be in keep(), which puts back before it checks this
+        self.clear()
 
 
-def ask(connection: Any, *words: Any) -> Any:
+def ask(connection: Any, *words: str | bytes | int) -> Any:
     """Send one command and return its reply. Raises redis-py's errors, also for an error reply."""
-    packed = words[0] if isinstance(words[0], list) else connection.pack_command(*words)
-    connection.send_packed_command(packed, check_health=False)
+    connection.send_packed_command(connection.pack_command(*words), check_health=False)
     return connection.read_response(disable_decoding=True)
 
 
-def is_quiet(connection: Any) -> bool:
+def _is_quiet(connection: Any) -> bool:
     """Tell whether a connection is open and has nothing left to read."""
     try:
         return not connection.can_read(0)
     except (RedisError, OSError, ValueError):  # ValueError: it was closed on this side
         return False
-    except BaseException:
-        throw_away(connection)
-        raise
 
 
 def connect(pool: redis.ConnectionPool) -> Any:
@@ -205,7 +164,7 @@ def _connect(pool: redis.ConnectionPool) -> Any:
                 sentinels.disconnect(inuse_connections=False)
     except BaseException as error:
         throw_away(connection)
-        if lost_in_handshake(error) and is_full(connection, error):
+        if _lost_in_handshake(error) and _is_full(connection, error):
             raise redis.ConnectionError(FULL) from error
         raise
     return connection
@@ -217,12 +176,12 @@ def throw_away(connection: Any) -> None:
         connection.disconnect()
 
 
-def lost_in_handshake(error: BaseException) -> bool:
+def _lost_in_handshake(error: BaseException) -> bool:
     """Tell whether a connection was established, and lost before the handshake was complete."""
     return type(error) is redis.ConnectionError and " connecting to " not in str(error)
 
 
-def is_full(connection: Any, error: BaseException) -> bool:
+def _is_full(connection: Any, error: BaseException) -> bool:
     """Tell whether ``error``, raised while connecting, means that the server accepts no more clients.
 
     The server sends that and closes; if the client has sent anything by then, the message is lost

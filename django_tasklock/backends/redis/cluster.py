@@ -268,12 +268,13 @@ def urls_of(location: str) -> list[str]:
 
 def starts_of(location: str) -> list[redis.ConnectionPool]:
     """Return a pool for each node that ``location`` names. Raises ``ImproperlyConfigured``."""
+    urls = urls_of(location)
     try:
-        pools = [sync_pool(url) for url in urls_of(location)]
-    except (ValueError, TypeError) as error:  # its text may contain a part of the URL
+        pools = [sync_pool(url) for url in urls]
+    except ImproperlyConfigured as error:
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] {without_password(location)!r} is not a valid URL of a Redis Cluster"
-            f" ({type(error).__name__}): redis+cluster://host:port,host:port"
+            f" ({type(error.__cause__).__name__}): redis+cluster://host:port,host:port"
         ) from error
     if any(pool.connection_kwargs.get("db") for pool in pools):
         raise ImproperlyConfigured(

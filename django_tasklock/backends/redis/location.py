@@ -8,22 +8,20 @@ pool, because in django-redis two aliases with one URL share a pool.
 
 from __future__ import annotations
 
-import inspect
+import contextlib
+import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import parse_qsl, unquote, urlencode, urlsplit
 
 import redis
-import redis.asyncio
-import redis.asyncio.sentinel
 import redis.sentinel
 from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
-from redis.asyncio.retry import Retry as AsyncRetry
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from django_tasklock.backends.redis.sentinel import SCHEMES as SENTINEL_SCHEMES, sentinel_pool
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.texts import without_password
 
@@ -31,6 +29,10 @@ TIMEOUT = 0.9
 """Seconds that one attempt may take to connect, or to receive a reply; an operation makes two attempts at most."""
 
 URL_SCHEMES = ("redis://", "rediss://", "unix://")
+SENTINEL_SCHEMES = ("redis+sentinel://", "rediss+sentinel://")
+SENTINEL_PORT = 26379
+SENTINEL_SHAPE = "redis+sentinel://user:password@host:26379,host2:26379/service/0"
+_QUERY_PREFIX = "sentinel_"
 # Options of the pool or client they were made for, not of the server's address.
 _DROPPED_OPTIONS = (
     "retry", "retry_on_timeout", "retry_on_error", "decode_responses", "encoding", "encoding_errors", "connection_pool",
@@ -48,7 +50,27 @@ def pools(pool: Any) -> list[Any]:
 
 
 def sync_pool(location: str) -> redis.ConnectionPool:
-    """Return a pool for threads. ``ImproperlyConfigured`` if ``location`` is no Redis."""
+    """Return a pool for ``location``, a cache alias or a URL. ``ImproperlyConfigured`` if that is no Redis."""
+    try:
+        return _pool(location)
+    except ImproperlyConfigured:
+        _discard_cache(location)
+        raise
+    except (ValueError, TypeError, ImportError) as error:  # its text may contain the URL's password
+        _discard_cache(location)
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] does not lead to a Redis ({type(error).__name__}): are its URL,"
+            " redis://host:port/database, and its OPTIONS whole?"
+        ) from error
+
+
+def _discard_cache(alias: str) -> None:
+    # Some versions of django-redis fail to close a client they could not create, and Django closes all its caches.
+    with contextlib.suppress(AttributeError):
+        del caches[alias]
+
+
+def _pool(location: str) -> redis.ConnectionPool:
     source = _source(location)
     retry = Retry(NoBackoff(), 0)
     kwargs = _kwargs(source, retry)
@@ -59,23 +81,6 @@ def sync_pool(location: str) -> redis.ConnectionPool:
     return redis.ConnectionPool(connection_class=source.connection_class, **kwargs)
 
 
-def async_pool(location: str) -> redis.asyncio.ConnectionPool:
-    """Return a pool for one event loop."""
-    source = _source(location)
-    retry = AsyncRetry(NoBackoff(), 0)
-    kind: type[redis.asyncio.Connection] = redis.asyncio.Connection
-    if issubclass(source.connection_class, redis.SSLConnection):
-        kind = redis.asyncio.SSLConnection
-    elif issubclass(source.connection_class, redis.UnixDomainSocketConnection):
-        kind = redis.asyncio.UnixDomainSocketConnection  # type: ignore[assignment]
-    kwargs = _supported(_kwargs(source, retry), kind, location)
-    if isinstance(source, redis.sentinel.SentinelConnectionPool):
-        sentinel = redis.asyncio.sentinel.Sentinel(**_sentinel(source.sentinel_manager, retry))
-        tls = kind is redis.asyncio.SSLConnection
-        return redis.asyncio.sentinel.SentinelConnectionPool(source.service_name, sentinel, ssl=tls, **kwargs)
-    return redis.asyncio.ConnectionPool(connection_class=kind, **kwargs)
-
-
 class UnknownConnection(TaskLockError, ImproperlyConfigured):
     """The connections of ``TASKLOCK["LOCATION"]`` are of a class that this package does not know."""
 
@@ -83,7 +88,7 @@ class UnknownConnection(TaskLockError, ImproperlyConfigured):
 def _source(location: str) -> redis.ConnectionPool:
     pool = _named_pool(location)
     kind = pool.connection_class
-    if kind.__module__.partition(".")[0] != "redis":  # its counterpart for coroutines is not known, nor where it leads
+    if kind.__module__.partition(".")[0] != "redis":  # where it leads is not known
         raise UnknownConnection(
             f"TASKLOCK['LOCATION'] {without_password(location)!r} makes connections of the class {kind.__module__}."
             f"{kind.__qualname__}, which is not one of redis-py's: locks cannot use it. In tests, use the memory store:"
@@ -150,13 +155,53 @@ def _sentinel(manager: redis.sentinel.Sentinel, retry: object) -> _Kwargs:
     return kwargs
 
 
-def _supported(kwargs: _Kwargs, kind: type[redis.asyncio.Connection], location: str) -> _Kwargs:
-    """Return the ``kwargs`` that the asyncio client has. ``ImproperlyConfigured`` for a TLS option that it lacks."""
-    known: set[str] = set().union(*(inspect.signature(base).parameters for base in kind.__mro__[:-1]))
-    for key in kwargs:
-        if key.startswith("ssl_") and kwargs[key] and key not in known:
-            shown = without_password(location)
-            raise ImproperlyConfigured(
-                f"TASKLOCK['LOCATION'] {shown!r} has {key}, which the asyncio client of this redis-py does not know"
-            )
-    return {key: value for key, value in kwargs.items() if key in known}
+def sentinel_pool(url: str) -> redis.sentinel.SentinelConnectionPool:
+    """Return a pool that follows the primary of the service that a URL names. Raises ``ImproperlyConfigured``.
+
+    User and password of the URL are for the servers. The query may have ``sentinel_username`` and
+    ``sentinel_password``, for the Sentinels, and ``min_other_sentinels``, how many other Sentinels one must see for its
+    reply to be trusted; all else is as in a ``redis://`` URL. ``rediss+sentinel://`` uses TLS to servers and Sentinels;
+    with ``sentinel_ssl=false`` to the servers alone.
+    """
+    scheme, _, rest = url.partition("://")
+    servers = re.split("[/?#]", rest, maxsplit=1)[0]
+    # Parsed without the servers: newer Pythons reject an IPv6 address next to another host.
+    parts = urlsplit(f"{scheme}://{rest.removeprefix(servers)}")
+    tls = scheme == "rediss+sentinel"
+    credentials, at, hosts = servers.rpartition("@")
+    service, _, database = parts.path.strip("/").partition("/")
+    if not service or not (database or "0").isdigit():
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] must name a service, and may name the number of a database: {SENTINEL_SHAPE}"
+        )
+    query = dict(parse_qsl(parts.query))
+    min_others = query.pop("min_other_sentinels", "0")
+    if not min_others.isdigit():
+        raise ImproperlyConfigured(f"min_other_sentinels in TASKLOCK['LOCATION'] must be a number, not {min_others!r}")
+    encrypted = query.pop("sentinel_ssl", "true").lower() not in ("false", "0", "no") and tls
+    options = {key.removeprefix(_QUERY_PREFIX): query.pop(key) for key in list(query) if key.startswith(_QUERY_PREFIX)}
+    if unknown := set(options) - {"username", "password"}:
+        raise ImproperlyConfigured(
+            f"TASKLOCK['LOCATION'] has the unknown option {_QUERY_PREFIX}{min(unknown)}: known are sentinel_username,"
+            " sentinel_password and sentinel_ssl"
+        )
+    # redis-py parses the rest, from a URL of a single server.
+    single = f"{'rediss' if tls else 'redis'}://{credentials}{at}localhost/{database}?{urlencode(query)}"
+    kwargs = dict(redis.ConnectionPool.from_url(single).connection_kwargs)
+    del kwargs["host"]
+    if encrypted:
+        options |= {"ssl": True} | {key: value for key, value in kwargs.items() if key.startswith("ssl_")}
+    nodes = [_node(node) for node in hosts.split(",")]
+    manager = redis.sentinel.Sentinel(nodes, min_other_sentinels=int(min_others), sentinel_kwargs=options)
+    return redis.sentinel.SentinelConnectionPool(unquote(service), manager, ssl=tls, **kwargs)
+
+
+def _node(text: str) -> tuple[str, int]:
+    try:
+        node = urlsplit(f"//{text}")
+        host, port = node.hostname, node.port
+    except ValueError:  # the port is invalid
+        host = port = None
+    if not host:
+        raise ImproperlyConfigured(f"TASKLOCK['LOCATION'] names {text!r}, which is no Sentinel: {SENTINEL_SHAPE}")
+    return host, port or SENTINEL_PORT

@@ -23,7 +23,6 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released,
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
-    from django_tasklock.backends.redis.connections import Asking
     from django_tasklock.backends.redis.keys import Layout
 
 ACQUIRE = load("permit_acquire")
@@ -68,18 +67,12 @@ class RedisPermits(QueueStore, Permits):
     LEAVE = RELEASE
 
     def __init__(self, backend: RedisBackend) -> None:
-        self._backend = backend
         self.layout = PermitLayout(backend.layout)
-        self.listener = backend.listener
-
-    @property
-    def wire(self) -> Asking:
-        """The connections of this process's threads."""
-        return self._backend.wire
+        self.client, self.listener = backend.client, backend.listener
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         keys, arguments = self.layout.keys(request.name), self.layout.arguments(request)
-        return self.answer(request, self.wire.run(ACQUIRE, keys, arguments)[0])
+        return self.answer(request, self.client.run(ACQUIRE, keys, arguments)[0])
 
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
         """Return the result in a reply of ``permit_acquire.lua``."""
@@ -90,32 +83,32 @@ class RedisPermits(QueueStore, Permits):
         return Busy(first, left, expired=expired)
 
     def release(self, name: str, token: str) -> Released:
-        had, doubt = self.wire.run(RELEASE, self.layout.keys(name), [token])
+        had, doubt = self.client.run(RELEASE, self.layout.keys(name), [token])
         return Released.RELEASED if had or doubt else Released.GONE  # doubt: an earlier attempt may have released it
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
-        return bool(self.wire.run(EXTEND, self.layout.keys(name), [token, ttl, hold])[0])
+        return bool(self.client.run(EXTEND, self.layout.keys(name), [token, ttl, hold])[0])
 
     def renew(self, batch: Sequence[Renewal]) -> list[RenewalResult]:
         keys = [self.layout.members + item.name for item in batch]
         arguments: list[str | int] = [argument for item in batch for argument in (item.token, item.ttl)]
-        done = self.wire.run(RENEW, keys, arguments)[0]
+        done = self.client.run(RENEW, keys, arguments)[0]
         return [RenewalResult.RENEWED if renewed else RenewalResult.LOST for renewed in done]
 
     def members(self, name: str) -> list[Record]:
         keys = [self.layout.members + name, self.layout.holders + name, self.layout.queue + name]
-        now, waiting, *flat = self.wire.run(MEMBERS, keys)[0]
+        now, waiting, *flat = self.client.run(MEMBERS, keys)[0]
         found = [record(name, value, now, left, waiting) for left, value in zip(flat[::2], flat[1::2], strict=True)]
         return sorted(found, key=lambda one: one.fence)
 
     def waiters(self, name: str, limit: int = 100) -> Queued:
-        return waiters_in(self.wire.run(WAITERS, self.layout.waiting(name), [limit])[0])
+        return waiters_in(self.client.run(WAITERS, self.layout.waiting(name), [limit])[0])
 
     def remove(self, name: str, token: str) -> Record | None:
         # May be sent again: a token has only one permit, so another one cannot be removed.
-        reply = self.wire.run(REMOVE, self.layout.keys(name), [token])[0]
+        reply = self.client.run(REMOVE, self.layout.keys(name), [token])[0]
         return None if reply is None else record(name, reply[1], reply[2], reply[0], reply[3])
 
     def names(self, limit: int = 1000) -> list[str]:
-        found = self.wire.run(NAMES, [self.layout.index], [self.layout.members, limit])[0]
+        found = self.client.run(NAMES, [self.layout.index], [self.layout.members, limit])[0]
         return [name.decode() for name in found]

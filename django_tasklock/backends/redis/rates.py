@@ -46,16 +46,16 @@ class RedisRates(RateStore):
         keys = [f"{root}:{part}:{terms.name}" for part in ("meta", "free", "line", *rings)]
         keys.insert(3, f"{root}s")
         args: list[str | int] = [verb, terms.name, terms.text(), *map(int, arguments)]
-        reply, _ = self.backend.wire.run(self.script, keys, args, again=verb not in NEVER_AGAIN)
+        reply, _ = self.backend.client.run(self.script, keys, args, again=verb not in NEVER_AGAIN)
         return READ.get(verb, int)(reply)
 
     def names(self, limit: int = 1000) -> list[str]:
-        return [name.decode() for name in self.backend.wire.run(NAMES, [f"{self._root}s"], [limit - 1])[0]]
+        return [name.decode() for name in self.backend.client.run(NAMES, [f"{self._root}s"], [limit - 1])[0]]
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         if not names:
             return {}
-        texts = self.backend.wire.run(TERMS, [f"{self._root}:meta:{name}" for name in names])[0]
+        texts = self.backend.client.run(TERMS, [f"{self._root}:meta:{name}" for name in names])[0]
         found = {name: Terms.from_text(name, text.decode()) for name, text in zip(names, texts, strict=True)}
         return {name: terms for name, terms in found.items() if terms is not None}
 

@@ -1,58 +1,27 @@
-"""Lua scripts and the commands that run them, encoded in advance in the Redis protocol (RESP)."""
+"""Lua scripts."""
 
 from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
-from functools import cache, cached_property
+from functools import cache
 from importlib import resources
 
 USE = re.compile(r"^ *-- use: (.+)\n", re.MULTILINE)
 COMMENT = re.compile(r"^ *--(?! use:).*\n", re.MULTILINE)
 
 
-def bulk(value: str | bytes | int) -> bytes:
-    """Return one argument of a command, encoded as a RESP bulk string."""
-    data = value if isinstance(value, bytes) else str(value).encode()
-    return b"$%d\r\n%b\r\n" % (len(data), data)
-
-
 class Script:
-    """A script with the encoded beginnings of the commands that run it.
+    """A script and its digest, by which a server finds it once it has run it."""
 
-    ``count`` is the number of keys and arguments together, ``keys`` that of the keys alone.
-    """
-
-    def __init__(self, body: str, count: int = 0, keys: int = 0) -> None:
+    def __init__(self, body: str) -> None:
         self.body = body
-        self.count = count
-        self.keys = keys
         self.sha = hashlib.sha1(body.encode(), usedforsecurity=False).hexdigest()
 
-    @cached_property
-    def by_digest(self) -> bytes:
-        """The ``EVALSHA`` command up to the keys and arguments."""
-        return b"*%d\r\n$7\r\nEVALSHA\r\n%b%b" % (self.count + 3, bulk(self.sha), bulk(self.keys))
 
-    @cached_property
-    def by_body(self) -> bytes:
-        """The ``EVAL`` command up to the keys and arguments, for a server that does not have the script cached."""
-        return b"*%d\r\n$4\r\nEVAL\r\n%b%b" % (self.count + 3, bulk(self.body), bulk(self.keys))
-
-    def sized(self, count: int, keys: int) -> Script:
-        """Return the same script with another number of keys and arguments."""
-        return self if (count, keys) == (self.count, self.keys) else Script(self.body, count, keys)
-
-
-def packed(script: Script, keys: Sequence[str], args: Sequence[str | bytes | int]) -> tuple[Script, bytes]:
-    """Return ``script`` for this many keys and arguments, and these encoded."""
-    return script.sized(len(keys) + len(args), len(keys)), b"".join(map(bulk, (*keys, *args)))
-
-
-def load(verb: str, keys: int = 0, arguments: int = 0) -> Script:
+def load(verb: str) -> Script:
     """Return the script ``lua/<verb>.lua``."""
-    return Script(_body(verb), keys + arguments, keys)
+    return Script(_body(verb))
 
 
 @cache

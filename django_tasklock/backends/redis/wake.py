@@ -27,13 +27,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 from redis.exceptions import NoPermissionError, RedisError
 
 from django_tasklock.backends.contract.stores import Alarm, LeaseStore, Waiter
-from django_tasklock.backends.redis.client import ask, throw_away
+from django_tasklock.backends.redis.client import Client, ask, throw_away
 from django_tasklock.backends.redis.keys import HANDOVER_TTL, joining
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import AcquireRequest, Busy, Grant
 
 if TYPE_CHECKING:
-    from django_tasklock.backends.redis.connections import Asking
+    from django_tasklock.backends.redis.cluster import ClusterClient
     from django_tasklock.backends.redis.script import Script
 
 logger = logging.getLogger("django_tasklock")
@@ -48,12 +48,12 @@ SUBSCRIBING = 0.9  # seconds that a waiter gives the subscription to be made bef
 class Listener:
     """Wakes the waiters of this process: a thread that is subscribed to one channel while somebody waits.
 
-    ``connect``: makes a connection of redis-py's to the server that runs the scripts. Each connection has a channel of
-    its own, so what is queued with the channel of a connection that was given up is passed over.
+    ``client`` connects to the server that runs the scripts. Each connection has a channel of its own, so what is queued
+    with the channel of a connection that was given up is passed over.
     """
 
-    def __init__(self, connect: Callable[[], Any], new_channel: Callable[[], str]) -> None:
-        self._connect = connect
+    def __init__(self, client: Client | ClusterClient, new_channel: Callable[[], str]) -> None:
+        self._client = client
         self._new_channel = new_channel
         self._mutex = threading.Lock()
         self._waiters: dict[str, RedisWaiter] = {}
@@ -94,7 +94,7 @@ class Listener:
         while True:
             connection = None
             try:
-                connection = self._connect()
+                connection = self._client.connect()
                 ask(connection, "SUBSCRIBE", self._channel)
                 self._is_reported = False
                 self._subscribed = True
@@ -176,13 +176,9 @@ class QueueStore(LeaseStore):
     wakes = True
     JOIN: ClassVar[Script]
     LEAVE: ClassVar[Script]
+    client: Client | ClusterClient
     layout: QueueLayout
     listener: Listener
-
-    @property
-    @abstractmethod
-    def wire(self) -> Asking:
-        """The connections of this process, made on first use."""
 
     @abstractmethod
     def answer(self, request: AcquireRequest, reply: Any) -> Grant | Busy:
@@ -249,7 +245,7 @@ class RedisWaiter(Waiter):
         self.queued = True
         keys = self.backend.layout.keys(self.request.name)
         arguments = self.backend.layout.arguments(self.request) + joining(self.request, channel, self._rank)
-        reply = self.backend.wire.run(self.backend.JOIN, keys, arguments)[0]
+        reply = self.backend.client.run(self.backend.JOIN, keys, arguments)[0]
         answer = self.backend.answer(self.request, reply)
         if isinstance(answer, Grant):
             self.queued = False
@@ -312,7 +308,9 @@ class RedisWaiter(Waiter):
 
     def _leave_queue(self) -> None:
         """Leave the queue, with the lock if it was handed over."""
-        self.backend.wire.run(self.backend.LEAVE, self.backend.layout.keys(self.request.name), [self.request.token, 1])
+        self.backend.client.run(
+            self.backend.LEAVE, self.backend.layout.keys(self.request.name), [self.request.token, 1]
+        )
         self.queued = False
 
 
