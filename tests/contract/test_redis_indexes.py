@@ -230,6 +230,19 @@ def test_nor_does_one_of_locks_that_were_deleted(backend, cli, order, down):
     assert cli.zcard(INDEX) == 1
 
 
+def test_what_expired_long_ago_goes_with_later_grants(backend: RedisBackend, cli: redis.Redis) -> None:
+    """Without a sweep, too: every 64th grant removes some, so the index of many names does not grow for ever."""
+    cli.zadd(INDEX, {f"task_lock:dead:{number}": number + 1 for number in range(100)})
+
+    def gone() -> bool:
+        ask = an_ask("alive")
+        granted(backend.acquire(ask))
+        assert backend.release(ask.name, ask.token) is Released.RELEASED
+        return cli.zcard(INDEX) == 0
+
+    eventually(gone)
+
+
 def test_the_end_of_a_lease_reads_alike_each_time(backend: RedisBackend) -> None:
     """To the millisecond: who reads page by page knows by it that nothing has moved meanwhile."""
     asks = [an_ask(f"video:{number}", ttl=60_000 + number) for number in range(20)]
