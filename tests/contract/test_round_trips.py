@@ -76,6 +76,9 @@ def test_a_call_within_its_rate(known: Proxy, name: str) -> None:
 @TWINS
 def test_waiting_for_a_free_lock_costs_no_more(known: Proxy, name: str, way: str) -> None:
     lock = TaskLock(name, blocking_timeout=30)
+    call(way, lock, "acquire")  # the first one that waits lets the process listen
+    call(way, lock, "release")
+    eventually(lambda: any(request[0] == b"SUBSCRIBE" for request in known.requests))
     assert requests(known, lambda: call(way, lock, "acquire")) == [b"EVALSHA"]
     assert call(way, lock, "release") is Released.RELEASED
 
