@@ -146,6 +146,20 @@ class RateContract(StoreContract):
         assert again.slot > mine.slot
         assert again.time - mine.time >= SECOND // 5
 
+    def test_who_waits_for_long_and_is_late_takes_the_next_slot_and_who_is_behind_the_one_after(
+        self, rates: RateStore
+    ) -> None:
+        terms = a_limit(1, SECOND * 6 // 5, margin=SECOND // 20)
+        _, first, second = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
+        assert first.must_resume
+        eventually(lambda: rates.usage(terms).time > first.time + SECOND // 2)
+        late = booked(rates.resume(terms, 1, first.slot, first.edition, LONG))
+        assert late.time >= second.time - ROUNDED
+        assert not late.must_resume
+        assert not rates.cancel(terms, 1, second.slot, second.edition)  # it is the late one's now
+        behind = booked(rates.resume(terms, 1, second.slot, second.edition, LONG))
+        assert_within([late, behind], 1, SECOND * 6 // 5)
+
     def test_resuming_is_refused_if_the_new_slot_is_too_far_away(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
