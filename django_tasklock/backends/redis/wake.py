@@ -119,7 +119,7 @@ class Listener:
         """Wake waiters as messages arrive. Return whether nobody waits any more; else the connection is given up."""
         while self._given_up != self._channel:
             if connection.can_read(CHECK):
-                kind, _, text = connection.read_response(disable_decoding=True, push_request=True)
+                kind, _, text = connection.read_response(disable_decoding=True)
                 token, *message = text.decode().split(" ") if kind == b"message" else ("",)
                 if (waiter := self._waiters.get(token)) is not None:
                     waiter.wake(tuple(map(int, message)))
