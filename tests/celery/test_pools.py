@@ -168,7 +168,7 @@ class TestGevent:
         first = celery_site.publish("waiting_hold", "a", until=gate)
         celery_site.started("a")
         waiters = [celery_site.publish("waiting_hold", "a") for _ in range(2)]
-        celery_site.wait_until(lambda: len(celery_site.locks.pubsub_channels()) == len(waiters))
+        celery_site.wait_until(lambda: celery_site.locks.zcard("task_lock#queue:hold:a") == len(waiters))
         for number in range(5):
             assert celery_site.outcome(celery_site.publish("hold", number), 10)[0] == "SUCCESS"
         assert len(celery_site.events("start", "a")) == 1

@@ -30,7 +30,7 @@ from tests.support import environment
 from tests.support.proxy import Proxy, Request, command
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
-from tests.support.twins import TWINS, call, token_in
+from tests.support.twins import TWINS, call, listening, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -339,8 +339,7 @@ def no_more_files() -> Iterator[None]:
 
 def listens(store: redis.Redis, name: str) -> bool:
     """Whether somebody waits who has been told that the lock is busy, and listens."""
-    entries = store.zrange(f"task_lock#queue:{name}", 0, 0)
-    return bool(entries) and store.pubsub_numsub(entries[0].split()[1])[0][1] == 1
+    return listening(store, name) == 1
 
 
 class TestSomebodyWhoWaits:
