@@ -13,9 +13,11 @@ from asgiref.sync import async_to_sync, sync_to_async
 from celery import Celery
 from django.db import connection, connections, transaction
 from django.db.backends.signals import connection_created
+from django.dispatch import receiver
 
 from django_tasklock import (
     ConcurrencyLimiter,
+    RateLimiter,
     TaskLock,
     TaskLockError,
     arelease_connections,
@@ -32,6 +34,7 @@ from django_tasklock.db.connections import Scope
 from django_tasklock.db.pools import figures
 from django_tasklock.db.threads import run_to_end
 from django_tasklock.locks.heartbeat import report_in_thread
+from django_tasklock.signals import rate_refused
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
 from tests.support.stores import eventually
@@ -491,6 +494,27 @@ class TestCoroutines:
 
         assert asyncio.run(main()) == ([False, False], False)
         assert states(video) == ("ready", 40, 1)
+
+    def test_a_listener_that_queries_in_the_thread_of_a_request(self, settings, redis_server):
+        settings.TASKLOCK = {"LOCATION": redis_server.url}
+        asked = []
+
+        @receiver(rate_refused)
+        def query(**details):
+            asked.append(Video.objects.count())
+
+        async def main():
+            limiter = RateLimiter("listened", "1/h")
+            for _ in range(2):
+                await limiter.atry_acquire()
+
+        try:
+            asyncio.run(main())
+        finally:
+            rate_refused.disconnect(query)
+        assert asked == [0]
+        connection.close()
+        eventually(lambda: figures("default").checked_out == 0)
 
     def test_of_a_rate_limit_in_the_database(self, settings):
         settings.TASKLOCK = DATABASE

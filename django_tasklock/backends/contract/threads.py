@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 from asgiref.sync import sync_to_async
 
+from django_tasklock.db.connections import release_connections
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import Grant
 
@@ -52,6 +53,7 @@ class _Call:
             error = caught
             if isinstance(caught, BackendUnavailable) and caught.down:
                 down[self.store] = time.monotonic(), caught
+        release_connections()  # a listener to what the verb tells may have queried the database, and the thread stays
         try:
             # Methods written in C, because a soft time limit may strike a callback in Python, and its coroutine would
             # wait for ever.
