@@ -202,7 +202,8 @@ class ProcessCounts:
         # collector, which may release a lock anywhere, may count while another event is being added.
         self._events: deque[tuple[str, str, float | None, int]] = deque()
         self._sums: dict[tuple[str, str, int], list[int]] = {}
-        self._kinds: set[str] = set()
+        self.kinds: set[str] = set()
+        """Kinds that were counted; ``MOST_KINDS`` have counts of their own."""
         self._adding = threading.RLock()
         self._wanted: queue.SimpleQueue[threading.Event] = queue.SimpleQueue()
         self._starting = threading.RLock()
@@ -242,10 +243,10 @@ class ProcessCounts:
         with contextlib.suppress(IndexError):  # that was the last one
             while True:
                 event, kind, milliseconds, number = self._events.popleft()
-                if kind not in self._kinds:
-                    if len(self._kinds) >= MOST_KINDS:
+                if kind not in self.kinds:
+                    if len(self.kinds) >= MOST_KINDS:
                         kind = OTHERS
-                    self._kinds.add(kind)
+                    self.kinds.add(kind)
                 key = event, kind, 0 if milliseconds is None else bucket_of(milliseconds)
                 sums = self._sums.setdefault(key, [0, 0])
                 sums[0] += number
@@ -316,8 +317,9 @@ atexit.register(_process.flush_at_exit)
 
 
 def forget() -> None:
-    """Forget what this process has counted and not added to the table yet."""
+    """Forget what this process has counted and not added to the table yet, and which kinds there were."""
     _process.take()
+    _process.kinds.clear()
 
 
 def after_fork() -> None:

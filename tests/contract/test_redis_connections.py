@@ -314,6 +314,27 @@ class TestCoroutinesShare:
         asyncio.run(main())
         assert proxy.accepted <= MOST + 2, "one to listen, and the heartbeat's"
 
+    def test_a_release_is_made_though_its_coroutine_is_cancelled_in_line(
+        self, stranger: RedisBackend, name: str
+    ) -> None:
+        token, free = new_token(), threading.Event()
+        granted(stranger.acquire(an_ask(name, token)))
+
+        async def main() -> None:
+            others = [asyncio.create_task(stranger.in_thread(free.wait)) for _ in range(MOST)]
+            await asyncio.sleep(0)
+            release = asyncio.create_task(stranger.arelease(name, token))
+            await asyncio.sleep(0)
+            release.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await release
+            assert stranger.get(name)
+            free.set()
+            await asyncio.gather(*others)
+
+        asyncio.run(main())
+        eventually(lambda: stranger.get(name) is None)
+
     def test_a_burst_at_a_limit_that_is_open_in_an_outage(self, proxy: Proxy, name: str) -> None:
         """No more pass than the limit says: the store is well."""
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_tasklock import counts
+from django_tasklock import counts, testing
 from django_tasklock.models import EventCount
 from tests.support.counted import counted, written
 from tests.support.public import PROJECT, forked, in_store
@@ -50,6 +50,14 @@ def test_many_at_once() -> None:
         assert counts.flush()
     assert EventCount.objects.count() == 151
     assert written(KIND) == {"released": 2}
+
+
+def test_what_is_forgotten_takes_no_kind_from_others() -> None:
+    for number in range(counts.MOST_KINDS):
+        counts.count(counts.ACQUIRED, f"kind-{number}")
+    testing.forget()
+    counts.count(counts.ACQUIRED, KIND)
+    assert counted(KIND) == {"acquired": 1}
 
 
 def test_processes_add_to_each_other() -> None:

