@@ -62,6 +62,9 @@ class ComparedSimulation(Simulation):
             flat = [int(number) for number in store.lrange(keys % rate.window, 0, -1)]
             ring = [list(pair) for pair in zip(flat[::3], flat[1::3], flat[2::3], strict=True)][::-1]
             assert ring == self.state.rings.get(str(rate.window), [])
+        kept = [keys % part for part in ("free", "line", "meta", *(rate.window for rate in self.terms.rates))]
+        assert -1 not in map(store.pttl, kept), "a key has no expiry"
+        assert told or not stored
 
 
 @pytest.mark.slow

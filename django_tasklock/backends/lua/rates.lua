@@ -26,33 +26,30 @@ local FULL_SHARE, TICK, OPENS_BEFORE, RECORD_TIME_EVERY = 1000000, 1000, 1000000
 local MAX_EXAMINED = 16
 local FREE, LINE = KEYS[2], KEYS[3]
 
-local function numbers_of(text)
-  local found = {}
-  for number in string.gmatch(text, '%d+') do found[#found + 1] = tonumber(number) end
-  return found
-end
-
 local function text(number) return string.format('%.0f', number) end -- tostring() has 14 digits
 
-local terms, rates = numbers_of(ARGV[3]), {}
-local min_share, margin, longest_window, adaptation_interval = terms[1], math.huge, 0, math.huge
-for i = 3, #terms, 3 do
-  local rate = {limit = terms[i], window = terms[i + 1], margin = terms[i + 2], ring = KEYS[5 + #rates]}
-  rate.counted, rate.aside = 'n:' .. text(rate.window), 'x:' .. text(rate.window)
+local rates, margin, longest_window, adaptation_interval = {}, math.huge, 0, math.huge
+local min_share, listed = string.match(ARGV[3], '^(%d+) %d+ (.*)$')
+min_share = tonumber(min_share)
+for limit, window, its_margin in string.gmatch(listed, '(%d+) (%d+) (%d+)') do
+  local rate = {limit = tonumber(limit), window = tonumber(window), margin = tonumber(its_margin), ring = KEYS[5 + #rates]}
+  rate.counted, rate.aside = 'n:' .. window, 'x:' .. window
   margin, longest_window = math.min(margin, rate.margin), math.max(longest_window, rate.window + rate.margin)
   adaptation_interval = math.min(adaptation_interval, math.max(1000000, rate.window))
   rates[#rates + 1] = rate
 end
 
-local meta, dirty = {}, {}
+local meta, dirty, stored_terms, renew = {}, {}, nil, false -- renew: all expiries, as a new key has none
 
 local function get(key) return meta[key] or 0 end
 
-local function set(key, value) meta[key], dirty[key] = value, true end
+local function set(key, value)
+  if meta[key] ~= value then meta[key], dirty[key] = value, true end
+end
 
 local function begin_edition(edition)
   if ARGV[1] ~= 'usage' then redis.call('DEL', FREE, LINE, unpack(KEYS, 5)) end
-  meta, dirty = {}, {}
+  meta, dirty, stored_terms = {}, {}, nil
   set('epoch', edition)
   set('share', FULL_SHARE)
   set('idx', time)
@@ -72,13 +69,17 @@ local function limit_of(rate) return math.max(1, math.floor(rate.limit * get('sh
 local function interval_of(rate) return math.ceil((rate.window + rate.margin) / limit_of(rate)) end
 
 -- The index of a booking in the ring, or nil. LPOS would compare each element of a ring that may have ten thousand.
+-- Bookings ahead are about as far from each other, so each second look is where it would be then, the others half way.
 local function find(rate, slot)
-  local low, high = 0, redis.call('LLEN', rate.ring) / 3 - 1
-  while low <= high do
-    local middle = math.floor((low + high) / 2)
+  local low, high, newer, halve = 0, redis.call('LLEN', rate.ring) / 3 - 1, get('last'), false
+  local older = tonumber(redis.call('LINDEX', rate.ring, -3) or 0)
+  while low <= high and slot <= newer and slot >= older do
+    local part = halve and 0.5 or newer > older and (newer - slot) / (newer - older) or 0
+    local middle = low + math.floor((high - low) * part + 0.5)
     local at = tonumber(redis.call('LINDEX', rate.ring, 3 * middle))
     if at == slot then return 3 * middle end
-    if at > slot then low = middle + 1 else high = middle - 1 end
+    if at > slot then low, newer = middle + 1, at else high, older = middle - 1, at end
+    halve = not halve
   end
 end
 
@@ -201,21 +202,29 @@ end
 
 local function member(slot, units) return text(units) .. ':' .. text(slot) end
 
-local function put(key, slot, units) redis.call('ZADD', key, text(slot), member(slot, units)) end
+local function put(key, slot, units)
+  if redis.call('ZCARD', key) == 0 then renew = true end
+  redis.call('ZADD', key, text(slot), member(slot, units))
+end
 
 local function remove(key, slot, units) return redis.call('ZREM', key, member(slot, units)) == 1 end
 
--- The first ones between two times: {{units, slot}, ...}
-local function range(key, since, latest, number)
-  local found = redis.call('ZRANGEBYSCORE', key, since, latest, 'LIMIT', 0, number)
-  for i, one in ipairs(found) do found[i] = numbers_of(one) end
-  return found
+-- The first members between two times
+local function range(key, since, latest)
+  return redis.call('ZRANGEBYSCORE', key, since, latest, 'LIMIT', 0, MAX_EXAMINED)
+end
+
+-- The units and the slot of a member
+local function parse(one)
+  local units, slot = string.match(one, '^(%d+):(%d+)$')
+  return tonumber(units), tonumber(slot)
 end
 
 -- The first slot given back that has enough units, of the first few: {units, slot}, or nil.
 local function find_free_slot(units)
-  for _, one in ipairs(range(FREE, text(now()), '+inf', MAX_EXAMINED)) do
-    if one[1] >= units and in_all_rates(one[2]) then return one end
+  for _, one in ipairs(range(FREE, text(now()), '+inf')) do
+    local number, slot = parse(one)
+    if number >= units and in_all_rates(slot) then return {number, slot} end
   end
 end
 
@@ -245,29 +254,32 @@ local function give_back(slot, units)
   put(FREE, slot, units)
   while true do
     local top = redis.call('ZREVRANGE', FREE, 0, 0)[1]
-    local one = numbers_of(top or '0:0')
-    if one[2] ~= get('last') then return end
+    local number, last = parse(top or '0:0')
+    if last ~= get('last') then return end
     redis.call('ZREM', FREE, top)
-    undo_last(one[2], one[1])
+    undo_last(last, number)
   end
 end
 
 -- Take the first slot of the line that has as many units. Reply: the slot, or nil.
 local function take_from_line(since, latest, units)
-  for _, one in ipairs(range(LINE, text(since), text(latest), MAX_EXAMINED)) do
-    if one[1] == units and change_owner(one[2]) then
-      remove(LINE, one[2], units)
-      return one[2]
+  for _, one in ipairs(range(LINE, text(since), text(latest))) do
+    local number, slot = parse(one)
+    if number == units and change_owner(slot) then
+      redis.call('ZREM', LINE, one)
+      return slot
     end
   end
 end
 
 -- Undo bookings that were never used: slots of the line or given back whose time passed without a caller.
 local function remove_unused()
+  if redis.call('EXISTS', FREE, LINE) == 0 then return end
   for key, at in pairs({[LINE] = now() - margin, [FREE] = now()}) do
-    for _, one in ipairs(range(key, '-inf', '(' .. text(at), MAX_EXAMINED)) do
-      remove(key, one[2], one[1])
-      remove_units(one[2], one[1])
+    for _, one in ipairs(range(key, '-inf', '(' .. text(at))) do
+      local number, slot = parse(one)
+      redis.call('ZREM', key, one)
+      remove_units(slot, number)
     end
   end
 end
@@ -416,7 +428,9 @@ end
 -- Read the book, act, and write what was changed
 
 local stored = redis.call('HGETALL', KEYS[1])
-for i = 1, #stored, 2 do meta[stored[i]] = tonumber(stored[i + 1]) end
+for i = 1, #stored, 2 do
+  if stored[i] == 'terms' then stored_terms = stored[i + 1] else meta[stored[i]] = tonumber(stored[i + 1]) end
+end
 if not meta.epoch then begin_edition(time) end
 local behind = get('idx') - time
 if behind >= RECORD_TIME_EVERY then -- the server's clock was set back: the limiter's continues from where it was
@@ -433,15 +447,21 @@ if dirty.idx then
   redis.call('ZADD', KEYS[4], text(time), ARGV[2])
   if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', text(time - 2592000000000)) end
 end
-local fields = {'terms', ARGV[3]}
+local fields = stored_terms == ARGV[3] and {} or {'terms', ARGV[3]}
 for key in pairs(dirty) do
   fields[#fields + 1] = key
   fields[#fields + 1] = text(meta[key])
 end
-redis.call('HSET', KEYS[1], unpack(fields))
+if fields[1] then redis.call('HSET', KEYS[1], unpack(fields)) end
+-- The keys expire somewhat later than they have to, so that not each call sets that.
 local left = math.ceil((math.max(get('last'), now()) + get('off') + longest_window - time) / 1000) + 1000
-for i = 2, #KEYS do
-  if i ~= 4 then redis.call('PEXPIRE', KEYS[i], left) end
+renew = renew or dirty.share or redis.call('PTTL', KEYS[1]) < left
+for _, rate in ipairs(rates) do renew = renew or redis.call('PTTL', rate.ring) < left end
+if renew then
+  left = left + math.max(1000, math.floor(left / 4))
+  for i = 2, #KEYS do
+    if i ~= 4 then redis.call('PEXPIRE', KEYS[i], left) end
+  end
+  redis.call('PEXPIRE', KEYS[1], get('share') == FULL_SHARE and left or math.max(left, 86400000))
 end
-redis.call('PEXPIRE', KEYS[1], get('share') == FULL_SHARE and left or math.max(left, 86400000))
 return reply
