@@ -194,9 +194,16 @@ class TestTheLine:
         """He takes its slot, and the late one his: none is lost."""
         state, limiter, booked = self.a_line(30)
         first, second = booked[11:13]
-        early = self.resume(state, limiter, first.time + 20_000, second)
+        early = self.resume(state, limiter, second.time - 400_000, second)
         late = self.resume(state, limiter, first.time + 60_000, first)
         assert (early.time, late.time) == (first.time, second.time)
+
+    def test_who_is_nearly_late_keeps_its_slot(self):
+        """At short notice it would miss the one before as well."""
+        state, limiter, booked = self.a_line(30)
+        first, second = booked[11:13]
+        assert self.resume(state, limiter, first.time - 20_000, second).time == second.time
+        assert self.resume(state, limiter, first.time, first).time == first.time
 
     def test_a_slot_of_the_line_is_given_back_by_who_has_not_taken_it(self):
         state, limiter, booked = self.a_line(30)

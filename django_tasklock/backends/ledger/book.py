@@ -8,8 +8,9 @@ do not count any more. They are set aside: the first ``x`` in the ring, which dr
 ``n`` is the number of units of the others. Units are removed only if they were not used.
 
 A caller that has to wait for more than a second has no slot of its own but one in the line. It resumes that shortly
-before its time, and takes the first slot of the line that can still be used: so a caller that is late takes the next
-slot, and each one behind it the one after, and no slot is lost while anybody comes in time.
+before its time, and takes the first slot of the line from a quarter of a second ahead: so a caller that is late takes
+the next slot, and each one behind it the one after, and no slot is lost while anybody comes in time. One whose own
+slot is nearer takes that or a later one, or any that can still be used if its own has passed.
 
 A slot belongs to the caller that knows its edition: ``epoch`` and a serial number, a new one whenever a slot is given
 back or taken from the line. So one that is given back twice is given back once, and one that was taken by another
@@ -31,6 +32,8 @@ TICK = 1000
 """Waits below this many microseconds count as none: slots are one apart, and some databases count milliseconds."""
 OPENS_BEFORE = 1_000_000
 """A slot of the line can be taken from this many microseconds before its time."""
+SHORT_NOTICE = 250_000
+"""A caller takes no slot of the line that is this close and not its own, if its own is later: it may be late itself."""
 RECORD_TIME_EVERY = 1_000_000
 """Microseconds after which the store's time is recorded again (``idx``). A smaller step back is not noticed."""
 MAX_EXAMINED = 16  # slots that one call examines, and unused ones that it removes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from django_tasklock.backends.contract.rates import Booked, Penalty, Refused, Usage, WindowUnits
-from django_tasklock.backends.ledger.book import FULL_SHARE, OPENS_BEFORE, TICK, RateBook
+from django_tasklock.backends.ledger.book import FULL_SHARE, OPENS_BEFORE, SHORT_NOTICE, TICK, RateBook
 
 
 def reserve(book: RateBook, cost: int, max_wait: int, spaced: int = 0) -> Booked | Refused:
@@ -52,8 +52,9 @@ def resume(book: RateBook, cost: int, slot: int, edition: int, max_wait: int, sp
         if slot >= book.now - book.terms.margin:
             return as_booked(book, slot, edition)
         book.remove_units(slot, cost)
-    # A slot with less than half of its margin left would be missed before the reply arrives.
-    since = book.now - book.terms.margin // 2 if opens else slot
+    # Its own slot, or an earlier one of a caller that is late, but not at short notice; and one with less than half of
+    # its margin left would be missed before the reply arrives.
+    since = max(book.now - book.terms.margin // 2, min(slot, book.now + SHORT_NOTICE) if opens else slot)
     taken = book.take_from_line(since, max(slot, book.now + max_wait), cost)
     return reserve(book, cost, max_wait, spaced) if taken is None else as_booked(book, taken, book.newest_edition)
 

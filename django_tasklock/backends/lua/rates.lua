@@ -23,7 +23,7 @@ local time = clock[1] * 1000000 + clock[2]
 redis.pcall('ZREM', KEYS[4], '')
 
 local FULL_SHARE, TICK, OPENS_BEFORE, RECORD_TIME_EVERY = 1000000, 1000, 1000000, 1000000
-local MAX_EXAMINED = 16
+local MAX_EXAMINED, SHORT_NOTICE = 16, 250000
 local FREE, LINE = KEYS[2], KEYS[3]
 
 local function text(number) return string.format('%.0f', number) end -- tostring() has 14 digits
@@ -356,8 +356,9 @@ function verbs.resume(cost, slot, edition, max_wait, spaced)
     if slot >= now() - margin then return as_booked(slot, edition) end
     remove_units(slot, cost)
   end
-  -- a slot with less than half of its margin left would be missed before the reply arrives
-  local since = opens and now() - math.floor(margin / 2) or slot
+  -- Its own slot, or an earlier one of a caller that is late, but not at short notice; and one with less than half of
+  -- its margin left would be missed before the reply arrives.
+  local since = math.max(now() - math.floor(margin / 2), opens and math.min(slot, now() + SHORT_NOTICE) or slot)
   local taken = take_from_line(since, math.max(slot, now() + max_wait), cost)
   return taken and as_booked(taken, get('epoch') + get('serial')) or verbs.reserve(cost, max_wait, spaced)
 end
