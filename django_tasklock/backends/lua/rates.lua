@@ -9,9 +9,10 @@
 --   refused, then for each rate: limit, used, ahead} (usage); 1, or 0 if nothing was changed
 --
 -- meta (hash): epoch (when the book was begun), serial (the last serial number), off (for how long the clock was
---   stopped), until (the clock is stopped until then), last (the last slot), share (of the limit, in millionths), changed (when the share was), spent (units since), refused, idx (when the index
---   was updated), terms (of the last call, for readers); and by window: n:<w> the units in the ring that count, x:<w>
---   the bookings at its end that are set aside, because limit units came later.
+--   stopped), until (the clock is stopped until then), last (the last slot), share (of the limit, in millionths),
+--   changed (when the share was), spent (units since), refused, idx (when the index was updated), terms (of the last
+--   call, for readers); and by window: n:<w> the units in the ring that count, x:<w> the bookings at its end that are
+--   set aside, because limit units came later.
 -- ring (list): slot, units, serial number of its owner, slot, units, serial number, ..., the newest first.
 -- slots given back, and the line (sorted sets): "units:slot", scored by slot.
 
