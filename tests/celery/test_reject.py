@@ -30,6 +30,7 @@ def test_it_ends(celery_site, pool):
                 result.get(timeout=5)
     gate.open()
     celery_site.wait_until(lambda: worker.log().count("succeeded in") == 1)
+    celery_site.wait_until(lambda: worker.log().count("ignored\n") == len(results))  # Celery says it after the result
     log = worker.log()
     assert log.count("reject: l") == len(results)  # of the lock, or of the limiter
     for result in results:

@@ -98,7 +98,7 @@ class Listener:
                 ask(connection, "SUBSCRIBE", self._channel)
                 self._is_reported = False
                 self._subscribed = True
-                self._wake_all()
+                self._wake_all(self._channel)
                 if self._listen(connection):
                     return
             except NoPermissionError as error:
@@ -152,12 +152,15 @@ class Listener:
         self._is_reported = True
         self._wake_all()
 
-    def _wake_all(self) -> None:
-        """Let all waiters ask again: a message may have been lost, or nobody can send one."""
+    def _wake_all(self, channel: str = "") -> None:
+        """Let all waiters ask again: a message may have been lost, or nobody can send one.
+
+        ``channel``: it is subscribed now; who knows that need not ask.
+        """
         with self._mutex:
             waiters = list(self._waiters.values())
         for waiter in waiters:
-            waiter.wake()
+            waiter.wake_unheard(channel) if channel else waiter.wake()
 
 
 class QueueLayout(Protocol):
@@ -196,10 +199,11 @@ class RedisWaiter(Waiter):
     def __init__(self, backend: QueueStore, request: AcquireRequest) -> None:
         super().__init__(backend, request)
         self._alarm = Alarm()
+        self._hearing = threading.Lock()  # the listener's thread rings for who is not heard
         self._turn = threading.Lock()  # a request that a cancelled coroutine left behind ends before another begins
         self._rank: int | None = None  # in the queue; sent with each request, to get it back after being passed over
         self._asked = 0  # when it last asked, by the server's clock
-        self._heard = False  # whether its channel had a subscriber then
+        self._heard = ""  # its channel, if that had a subscriber then
         self._message: tuple[int, ...] = ()  # the fence that it was granted, and when it had last asked before that
         self._silent = False  # whether the last request got no reply
         self._asking = False  # whether a request of a coroutine may be on its way
@@ -211,6 +215,12 @@ class RedisWaiter(Waiter):
         if message:
             self._message = message
         self._alarm.ring()
+
+    def wake_unheard(self, channel: str) -> None:
+        """Let the waiter ask again, unless this channel had a subscriber when it last asked."""
+        with self._hearing:
+            if self._heard != channel:
+                self._alarm.ring()
 
     def acquire(self) -> Grant | Busy:
         answer = self._ask()
@@ -232,7 +242,9 @@ class RedisWaiter(Waiter):
     def _ask(self, before: Busy | None = None) -> Grant | Busy:
         """Ask once. ``before``: the answer a moment ago; if the store is down now, it is known to have been busy."""
         with self._turn:
-            self._alarm.clear()
+            with self._hearing:
+                self._heard = ""
+                self._alarm.clear()
             self._silent = False
             try:
                 place = self.backend.listener.add(self)
@@ -250,9 +262,12 @@ class RedisWaiter(Waiter):
         if isinstance(answer, Grant):
             self.queued = False
         else:
-            self._asked, self._rank, self._heard = reply[2], reply[4], bool(reply[5])
+            self._asked, self._rank = reply[2], reply[4]
+            with self._hearing:
+                self._heard = channel if reply[5] else ""
+                if self._heard:
+                    self._alarm.clear()  # it has rung because the channel is subscribed now
             if self._heard:
-                self._alarm.clear()  # it has rung because the channel is subscribed now
                 if self._granted() is not None:
                     self._alarm.ring()
             elif subscribed:  # at another server than this one, since a failover for example
@@ -260,7 +275,6 @@ class RedisWaiter(Waiter):
         return answer
 
     def _poll(self) -> Grant | Busy:
-        self._heard = False
         if self.queued:
             self._leave_queue()
         return self.backend.acquire(self.request)
