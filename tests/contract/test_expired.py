@@ -87,8 +87,9 @@ def test_a_lock_of_a_dead_holder_that_passes_to_an_earlier_waiter(backend: LockS
 
 
 def test_permits(backend: LockStore) -> None:
-    for number in range(2):
-        granted(backend.permits.acquire(a_request("transcode", 3, f"{number:032x}", ttl=SHORT)))
+    requests = [a_request("transcode", 3, f"{number:032x}", ttl=SHORT) for number in range(2)]
+    found = [granted(backend.permits.acquire(request)).expired for request in requests]
     time.sleep(2 * SHORT / 1000)  # no look: where reading drops them, nobody is told
-    found = [granted(backend.permits.acquire(a_request("transcode", 3))).expired for _ in range(3)]
-    assert found == [2, 0, 0]
+    found += [granted(backend.permits.acquire(a_request("transcode", 3))).expired for _ in range(3)]
+    assert sum(found) == 2, "a slow machine notices the first one earlier"
+    assert found[-2:] == [0, 0]
