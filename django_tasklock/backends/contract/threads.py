@@ -48,12 +48,14 @@ class _Call:
             failed = down.get(self.store)
             if failed is not None and failed[0] >= self.since:  # so it is known, and was asked for this one, too
                 raise BackendUnavailable(str(failed[1]), down=True)
-            found = self.verb()
+            try:
+                found = self.verb()
+            finally:
+                release_connections()  # a listener to what the verb tells may have queried, and the thread stays
         except BaseException as caught:
             error = caught
             if isinstance(caught, BackendUnavailable) and caught.down:
                 down[self.store] = time.monotonic(), caught
-        release_connections()  # a listener to what the verb tells may have queried the database, and the thread stays
         try:
             # Methods written in C, because a soft time limit may strike a callback in Python, and its coroutine would
             # wait for ever.
