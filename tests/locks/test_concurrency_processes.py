@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -286,10 +287,12 @@ def test_who_may_not_subscribe_polls_and_still_gets_a_permit(store, name, monkey
     """In no order, as with locks."""
     from redis.exceptions import NoPermissionError
 
-    def refuse() -> None:
-        raise NoPermissionError("SUBSCRIBE")
+    from django_tasklock.backends.redis import wake
 
-    monkeypatch.setattr(get_backend().client, "connect", refuse)
+    def refuse(connection: Any, *words: str) -> None:
+        raise NoPermissionError(words[0])
+
+    monkeypatch.setattr(wake, "ask", refuse)
     limiter = ConcurrencyLimiter(name, 1)
     got: list[bool] = []
     with limiter:
