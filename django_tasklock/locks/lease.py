@@ -8,11 +8,12 @@ from __future__ import annotations
 import os
 import weakref
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from django_tasklock.conf import UNTIL_RELEASED
+from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.process import check_process
-from django_tasklock.types import Grant, monotonic
+from django_tasklock.types import Grant, Record, monotonic
 
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.stores import LeaseStore
@@ -168,6 +169,16 @@ class Lease:
         """Whether it belongs to the process that this one was forked from."""
         check_process()
         return self.generation != generation
+
+
+class Refusal(NamedTuple):
+    """Why a lock was not acquired, and the record of its holder, where that could be read.
+
+    ``error.__cause__`` is a ``BackendUnavailable`` where the store is down and the policy is ``"skip"``.
+    """
+
+    error: TaskLockAcquireError
+    record: Record | None = None
 
 
 def forget() -> None:

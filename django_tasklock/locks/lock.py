@@ -13,7 +13,7 @@ import inspect
 import sys
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from functools import partial
 from types import FrameType, TracebackType
@@ -32,8 +32,8 @@ from django_tasklock.locks.acquire import aacquire_within, acquire_within
 from django_tasklock.locks.heartbeat import heartbeat, report_in_thread, report_losses
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.locks.info import busy_error, lock_info
-from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.ownership import Acquisitions, Owner, Refusal
+from django_tasklock.locks.lease import GONE, Lease, Refusal
+from django_tasklock.locks.ownership import Acquisitions, Owner
 from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
 from django_tasklock.names import Names, clean, clean_all, each_of, with_tenant
 from django_tasklock.signals import lock_acquired, lock_released
@@ -117,28 +117,29 @@ class Acquirable(ABC):
         """Return the error that names the holder."""
 
     @abstractmethod
-    def enter(self) -> Lease:
-        """Enter a block with the caller's lease, and return that; for code that acquires and releases by itself."""
+    def enter(self, lease: Lease | None = None) -> Lease:
+        """Enter a block with ``lease``, by default the caller's, and return it; for code that acquires by itself."""
 
     @abstractmethod
     def leave(self, lease: Lease | None = None) -> None:
         """Leave the block for which ``enter`` returned ``lease``."""
 
-    # The verbs
+    # The verbs, with the lease in the taker's hand
 
-    def acquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
-        """Acquire the lock and return True; return False if it is busy, or was not free in time.
+    def take(self, wait: float | None = None, *, supersedes: str = "", action: str = "skip") -> Lease | Refusal:
+        """Acquire the lock and return the lease; return a ``Refusal`` if it is busy, or was not free in time.
 
-        With the store down, ``on_unavailable`` decides: return True without the lock (``"run"``), return False
-        (``"skip"``), or raise ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry, unless ``reentrant``.
+        ``wait``: the seconds to wait; 0: do not wait; ``None``: as the lock's options say. ``supersedes``: the token of
+        a lease that this one may replace where it does not wait. ``action``: what a conflict is counted as; empty: the
+        caller asks again, so it is not counted. With the store down ``on_unavailable`` decides: return a lease without
+        the lock (``"run"``), a ``Refusal`` (``"skip"``), or raise ``BackendUnavailable``. Raises ``TaskLockError`` on
+        re-entry, unless ``reentrant``.
         """
-        wait = self.parameters.max_wait
-        if blocking is not None or blocking_timeout is not None:
-            wait = seconds_to_wait(blocking, blocking_timeout, self.name)
+        wait = self.parameters.max_wait if wait is None else wait
         owner = self._acquisitions.owner()
-        if owner and self._reenter(owner):
-            return True
-        lease, request = self._begin(owner, wait > 0)
+        if owner and (again := self._reenter(owner)) is not None:
+            return again
+        lease, request = self._begin(owner, wait > 0, supersedes, action)
         try:
             if wait:
                 return self._settle(lease, owner, *acquire_within(lease.backend, request, wait))
@@ -150,15 +151,13 @@ class Acquirable(ABC):
             self._give_up(lease, request.ttl_ms)
             raise
 
-    async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
-        """Do what ``acquire`` does, for coroutines. If it is cancelled, the lock is not held."""
-        wait = self.parameters.max_wait
-        if blocking is not None or blocking_timeout is not None:
-            wait = seconds_to_wait(blocking, blocking_timeout, self.name)
+    async def atake(self, wait: float | None = None, *, supersedes: str = "", action: str = "skip") -> Lease | Refusal:
+        """Do what ``take`` does, for coroutines. If it is cancelled, the lock is not held."""
+        wait = self.parameters.max_wait if wait is None else wait
         owner = self._acquisitions.owner()
-        if owner and self._reenter(owner):
-            return True
-        lease, request = self._begin(owner, wait > 0)
+        if owner and (again := self._reenter(owner)) is not None:
+            return again
+        lease, request = self._begin(owner, wait > 0, supersedes, action)
         try:
             if wait:
                 return self._settle(lease, owner, *await aacquire_within(lease.backend, request, wait))
@@ -170,6 +169,90 @@ class Acquirable(ABC):
             self.drop(lease)
             heartbeat.release_later(lease, request.ttl_ms)
             raise
+
+    def give(self, lease: Lease) -> Released:
+        """Release ``lease`` if it is still held. Return the outcome, which is true only for *released*.
+
+        After re-entries only the last release releases it. With the store down it is released as soon as the store
+        answers.
+        """
+        return self.give_and_clear(lease, ())[0]
+
+    def give_and_clear(self, lease: Lease, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
+        """Do what ``give`` does, and delete the flags (``LockStore.set_flag``) of one or two names in the same trip.
+
+        Also return those of ``names`` that had a flag; ``None``: unknown.
+        """
+        flagged: frozenset[str] | None = None
+        if not self._acquisitions.count_release(lease):
+            return Released.RELEASED, flagged
+        lost = False
+        try:
+            lost = bool(lease.lost)
+            self.drop(lease)
+            if lease.without_lock:
+                outcome = Released.GONE
+            elif names:
+                outcome, flagged = lease.backend.release_and_clear(lease.name, lease.token, names)
+            else:
+                outcome = lease.backend.release(lease.name, lease.token)
+        except BackendUnavailable as error:
+            outcome = self._release_later(lease, error)
+        except BaseException:
+            self._give_up(lease, self.parameters.hold_ms)
+            raise
+        if self.noun == "lock":
+            warn_uncommitted(self.name)
+        return self._released(lease, outcome, lost), flagged
+
+    async def agive(self, lease: Lease) -> Released:
+        """Do what ``give`` does, for coroutines. If it is cancelled, the lock is still released."""
+        if not self._acquisitions.count_release(lease):
+            return Released.RELEASED
+        lost = False
+        try:
+            lost = bool(lease.lost)
+            self.drop(lease)
+            outcome = Released.GONE if lease.without_lock else await lease.backend.arelease(lease.name, lease.token)
+        except BackendUnavailable as error:
+            outcome = self._release_later(lease, error)
+        except BaseException:
+            heartbeat.release_later(lease, self.parameters.hold_ms)
+            raise
+        return self._released(lease, outcome, lost)
+
+    @contextlib.contextmanager
+    def block(self, lease: Lease) -> Iterator[None]:
+        """Make ``lease`` the one of ``current_lock()`` or ``current_limiter()``. It acquires and releases nothing."""
+        self.enter(lease)
+        try:
+            yield
+        finally:
+            self.leave(lease)
+
+    # The verbs that find the caller's lease
+
+    def acquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
+        """Acquire the lock and return True; return False if it is busy, or was not free in time.
+
+        With the store down, ``on_unavailable`` decides: return True without the lock (``"run"``), return False
+        (``"skip"``), or raise ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry, unless ``reentrant``.
+        """
+        wait = self._seconds(blocking, blocking_timeout)
+        return isinstance(self.take(wait, supersedes=self.supersedes, action=self._action(wait)), Lease)
+
+    async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
+        """Do what ``acquire`` does, for coroutines. If it is cancelled, the lock is not held."""
+        wait = self._seconds(blocking, blocking_timeout)
+        return isinstance(await self.atake(wait, supersedes=self.supersedes, action=self._action(wait)), Lease)
+
+    def _seconds(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
+        if blocking is None and blocking_timeout is None:
+            return self.parameters.max_wait
+        return seconds_to_wait(blocking, blocking_timeout, self.name)
+
+    def _action(self, wait: float) -> str:
+        return self.on_timeout if wait else self.on_busy
 
     @property
     def conflict(self) -> TaskLockAcquireError | None:
@@ -198,46 +281,14 @@ class Acquirable(ABC):
         answers. ``lease``: by default the caller's. Raises ``TaskLockError`` if the caller has not acquired it through
         this object.
         """
-        lease = lease or self.require_lease()
-        if not self._acquisitions.count_release(lease):
-            return Released.RELEASED
-        lost = False
-        try:
-            lost = bool(lease.lost)
-            self.drop(lease)
-            if lease.without_lock:
-                outcome = Released.GONE
-            elif self.flags_to_clear:
-                outcome, self.cleared_flags = lease.backend.release_and_clear(
-                    lease.name, lease.token, self.flags_to_clear
-                )
-            else:
-                outcome = lease.backend.release(lease.name, lease.token)
-        except BackendUnavailable as error:
-            outcome = self._release_later(lease, error)
-        except BaseException:
-            self._give_up(lease, self.parameters.hold_ms)
-            raise
-        if self.noun == "lock":
-            warn_uncommitted(self.name)
-        return self._released(lease, outcome, lost)
+        outcome, flagged = self.give_and_clear(lease or self.require_lease(), self.flags_to_clear)
+        if flagged is not None:
+            self.cleared_flags = flagged
+        return outcome
 
     async def arelease(self, lease: Lease | None = None) -> Released:
         """Do what ``release`` does, for coroutines. If it is cancelled, the lock is still released."""
-        lease = lease or self.require_lease()
-        if not self._acquisitions.count_release(lease):
-            return Released.RELEASED
-        lost = False
-        try:
-            lost = bool(lease.lost)
-            self.drop(lease)
-            outcome = Released.GONE if lease.without_lock else await lease.backend.arelease(lease.name, lease.token)
-        except BackendUnavailable as error:
-            outcome = self._release_later(lease, error)
-        except BaseException:
-            heartbeat.release_later(lease, self.parameters.hold_ms)
-            raise
-        return self._released(lease, outcome, lost)
+        return await self.agive(lease or self.require_lease())
 
     def _released(self, lease: Lease, outcome: Released, lost: bool) -> Released:
         if outcome is Released.RELEASED and not lost:
@@ -525,10 +576,10 @@ class Acquirable(ABC):
 
     # An acquisition, from the request to what follows from the answer
 
-    def _reenter(self, owner: Owner) -> bool:
+    def _reenter(self, owner: Owner) -> Lease | None:
         lease = owner.get(self.name) if type(self.name) is str else owner.find_covering(self.name)
         if lease is None or lease.released or lease.lost:
-            return False
+            return None
         if not self.parameters.reentrant:
             raise TaskLockError(
                 f"{self.noun} {self.name!r} is already held by this thread or asyncio task; release it first, "
@@ -536,9 +587,9 @@ class Acquirable(ABC):
                 name=self.name,
             )
         self._acquisitions.add_reentry(lease)
-        return True
+        return lease
 
-    def _begin(self, owner: Owner, waits: bool) -> tuple[Lease, AcquireRequest]:
+    def _begin(self, owner: Owner, waits: bool, supersedes: str, action: str) -> tuple[Lease, AcquireRequest]:
         if self._acquisitions.last_refusal is not None:
             self._acquisitions.clear_refusal(owner)
         parameters = self.parameters
@@ -551,14 +602,14 @@ class Acquirable(ABC):
         lease.acquired_in = caller.f_code.co_filename, caller.f_lineno
         limit = self.limit if self.noun == "limiter" else 0
         holder = holder_json(self.task, self.row, limit=limit, kind=self.kind)
-        lease.counted_as, lease.on_busy = self.kind, self.on_timeout if waits else self.on_busy
+        lease.counted_as, lease.on_busy = self.kind, TIMED_OUT if waits and action else action
         request = AcquireRequest(
             self.name,
             lease.token,
             parameters.ttl,
             parameters.hold_ms,
             holder,
-            self.supersedes,
+            supersedes,
             self.limit,
             whole=parameters.lease_ms is None,
         )
@@ -566,12 +617,11 @@ class Acquirable(ABC):
 
     def _settle(
         self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy, waited: float | None = None
-    ) -> bool:
+    ) -> Lease | Refusal:
         events.count_expired(lease, answer)
         if isinstance(answer, Busy):
             events.count_busy(lease)
-            self.record_conflict(self._busy(answer), answer.record)
-            return False
+            return self._refused(self._busy(answer), answer.record)
         lease.granted(answer, sent, self.parameters.hold_ms)
         if monotonic() >= lease.deadline:
             late = "the store's answer came after the lease was over"
@@ -582,16 +632,15 @@ class Acquirable(ABC):
             heartbeat.follow(lease)
         if lock_acquired.receivers:
             events.acquired(self, lease)
-        return True
+        return lease
 
-    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
+    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> Lease | Refusal:
         self.drop(lease)
         if error.doubt:  # otherwise the store has done nothing that is to be undone
             heartbeat.release_later(lease, request.ttl_ms)
         if error.busy is not None:  # the store said so before it stopped answering, so the policy does not apply
             events.count_busy(lease)
-            self.record_conflict(self._busy(error.busy), error.busy.record)
-            return False
+            return self._refused(self._busy(error.busy), error.busy.record)
         action = self.parameters.on_unavailable
         if action == "run" and not error.down:
             action = "raise"
@@ -602,8 +651,7 @@ class Acquirable(ABC):
         if action == "skip":
             conflict = TaskLockAcquireError(f"{self.noun} {self.name!r} was not taken: {error}", name=self.name)
             conflict.__cause__ = error
-            self.record_conflict(conflict)
-            return False
+            return self._refused(conflict)
         without = Lease(lease.backend, self.name, self.parameters.lease_ms, lease.lock, self._on_lost)
         without.without_lock, without.counted_as = True, lease.counted_as
         without.until = monotonic() + self.parameters.hold_ms / 1000
@@ -613,7 +661,11 @@ class Acquirable(ABC):
         except BaseException:  # a time limit: a lock that is acquired for it later would never be released
             self.drop(without)
             raise
-        return True
+        return without
+
+    def _refused(self, error: TaskLockAcquireError, record: Record | None = None) -> Refusal:
+        self.record_conflict(error, record)
+        return Refusal(error, record)
 
     def _extending(self, timeout: Duration | None) -> tuple[Lease, int, int]:
         lease = self.require_lease()
@@ -655,7 +707,8 @@ class TaskLock(Acquirable):
     setting ``ON_UNAVAILABLE`` says, which decorated functions, tasks and the plain functions follow.
     ``on_lost(reason)``: called in a thread of its own when the lease is lost, before this is logged or counted.
     ``kind``: the kind that its holds and conflicts are counted as in the metrics, one of a few such as
-    ``"video:{id}"``.
+    ``"video:{id}"``. ``task``: the task recorded in the holder, by default the one that runs here; ``row``: the guarded
+    row that is recorded there, ``videos.video:42``.
 
     Raises ``TaskLockError`` for options that cannot work, before anything is stored.
     """
@@ -672,6 +725,8 @@ class TaskLock(Acquirable):
         on_unavailable: OnUnavailable | None = "raise",
         on_lost: Callable[[str], object] | None = None,
         kind: str = "",
+        task: Task | None = None,
+        row: str = "",
     ) -> None:
         prefix = get_settings().prefix
         name = clean_all((name, *more), prefix) if more or isinstance(name, Names) else clean(name, prefix)
@@ -680,6 +735,7 @@ class TaskLock(Acquirable):
         super().__init__(name, parameters, self._new_acquisitions(), on_lost)
         if kind:
             self.kind = clean_kind(kind)
+        self.task, self.row = task, row
 
     def _new_acquisitions(self) -> Acquisitions:
         return Acquisitions()
@@ -696,10 +752,10 @@ class TaskLock(Acquirable):
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return busy_error(answer.name or self.name, answer)
 
-    def enter(self) -> Lease:
-        """Become ``current_lock()`` and return the caller's lease; for code that acquires and releases by itself."""
+    def enter(self, lease: Lease | None = None) -> Lease:
+        """Become ``current_lock()`` with ``lease``, by default the caller's; for code that acquires by itself."""
         try:
-            lease = self._block = self.require_lease()
+            lease = self._block = lease or self.require_lease()
             around = lock_block.get()
             if around is not None and around.lock() is None:  # rare
                 around = skip_abandoned(around)

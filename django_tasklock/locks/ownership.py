@@ -7,16 +7,14 @@ import sys
 import threading
 import weakref
 from contextvars import ContextVar
-from typing import NamedTuple
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
-from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import lease as leases
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.names import each_of
 from django_tasklock.process import check_process
-from django_tasklock.types import Record
 
 MOST_PREDECESSORS = 8
 """Calls of one coroutine that an owner remembers."""
@@ -218,13 +216,6 @@ def disown(lease: Lease) -> None:
     for name in (lease.name,) if type(lease.name) is str else each_of(lease.name):
         if owner.get(name) is lease:  # a lost one may have been replaced
             del owner[name]
-
-
-class Refusal(NamedTuple):
-    """Why an owner was refused, and the record of the holder, where that could be read."""
-
-    error: TaskLockAcquireError
-    record: Record | None = None
 
 
 class _Acquisition:

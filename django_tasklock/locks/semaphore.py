@@ -17,10 +17,11 @@ from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Ti
 from django_tasklock.context import Block, limiter_block, none_current, skip_abandoned
 from django_tasklock.counts import clean_kind
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
+from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import Acquirable
 from django_tasklock.locks.ownership import Acquisitions, Owner
 from django_tasklock.locks.parameters import LockParameters
@@ -60,7 +61,7 @@ class ConcurrencyLimiter(Acquirable):
 
     ``acquire()`` and ``with`` wait for ``blocking_timeout`` seconds (``None``: no limit) and are woken in order of
     arrival where the store can do so; with ``blocking=False`` they do not wait. ``timeout``, ``lease``,
-    ``on_unavailable`` and ``on_lost`` are those of a ``TaskLock``.
+    ``on_unavailable``, ``on_lost``, ``kind`` and ``task`` are those of a ``TaskLock``.
 
     The limit is not stored: a caller is granted a permit if fewer than its own ``limit`` are taken. So a new limit
     needs no migration, and while old and new code run side by side each keeps to its own.
@@ -82,6 +83,8 @@ class ConcurrencyLimiter(Acquirable):
         blocking_timeout: Duration | None = None,
         on_unavailable: OnUnavailable | None = "raise",
         on_lost: Callable[[str], object] | None = None,
+        kind: str = "",
+        task: Task | None = None,
     ) -> None:
         if blocking is None and blocking_timeout is None:
             blocking = True
@@ -89,7 +92,8 @@ class ConcurrencyLimiter(Acquirable):
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
         super().__init__(name, parameters, Acquisitions(permits=True), on_lost)
         self.limit = check_limit(limit, self.name)
-        self.kind = clean_kind(self.name)
+        self.kind = clean_kind(kind or self.name)
+        self.task = task
 
     def _store(self) -> Permits:
         return get_backend().permits
@@ -99,29 +103,29 @@ class ConcurrencyLimiter(Acquirable):
 
     def _settle(
         self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy, waited: float | None = None
-    ) -> bool:
+    ) -> Lease | Refusal:
         before, count = owner.get(self.name), self._acquisitions.count()
-        return super()._settle(lease, owner, sent, answer, waited) and self._replace(before, lease, count)
+        return self._replace(before, super()._settle(lease, owner, sent, answer, waited), count)
 
-    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> bool:
+    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> Lease | Refusal:
         before, count = self._acquisitions.owner().get(self.name), self._acquisitions.count()
-        return super()._unavailable(lease, request, error) and self._replace(before, self.lease, count)
+        return self._replace(before, super()._unavailable(lease, request, error), count)
 
-    def _replace(self, before: Lease | None, lease: Lease | None, count: int) -> bool:
+    def _replace(self, before: Lease | None, lease: Lease | Refusal, count: int) -> Lease | Refusal:
         """Let ``lease``, acquired by a nested call, replace a lost permit. It is released as often as both were
         acquired.
         """
-        if before is not None and lease is not None and not (before.released or before.inherited):
+        if before is not None and isinstance(lease, Lease) and not (before.released or before.inherited):
             lease.count += before.count
             before.successor = lease
             self._acquisitions.add_count(count)
             heartbeat.release_later(before, before.lease_ms or self.parameters.hold_ms)
-        return True
+        return lease
 
-    def enter(self) -> Lease:
-        """Become ``current_limiter()`` and return the caller's lease; for code that acquires and releases by itself."""
+    def enter(self, lease: Lease | None = None) -> Lease:
+        """Become ``current_limiter()`` with ``lease``, by default the caller's; for code that acquires by itself."""
         try:
-            lease = self._block = self.require_lease()
+            lease = self._block = lease or self.require_lease()
             self._blocks += 1
             limiter_block.set(Block(weakref.ref(self), lease, skip_abandoned(limiter_block.get())))
         except BaseException:  # from a signal handler: the caller does not know yet that it has the permit
