@@ -11,7 +11,7 @@ from celery._state import get_current_task, get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import counts, host
-from django_tasklock.celery import unique
+from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import cleanup, postrun
 from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
@@ -32,10 +32,7 @@ from django_tasklock.celery.misplaced import refuse_without_base
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.celery.parking.refused import on_refused
-from django_tasklock.celery.rates import reservations
-from django_tasklock.celery.rates.reservations import RATE
-from django_tasklock.celery.rates.spread import pop_published_reservation
-from django_tasklock.celery.rates.turns import take_turn
+from django_tasklock.celery.rates import RATE, pop_published_reservation, take_turn
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.uncommitted import warn_uncommitted
 from django_tasklock.conf import get_settings
@@ -68,7 +65,7 @@ def install() -> None:
     signals.task_postrun.connect(unique.on_postrun, weak=False, dispatch_uid="tasklock.unique")
     signals.task_received.connect(cleanup.on_received, weak=False, dispatch_uid="tasklock.ending")
     signals.task_failure.connect(cleanup.on_failure, weak=False, dispatch_uid="tasklock.failure")
-    signals.task_postrun.connect(reservations.on_postrun, weak=False, dispatch_uid="tasklock.unused")
+    signals.task_postrun.connect(rates.on_postrun, weak=False, dispatch_uid="tasklock.unused")
     signals.task_revoked.connect(cleanup.on_revoked, weak=False, dispatch_uid="tasklock.revoked")
     signals.task_unknown.connect(on_refused, weak=False, dispatch_uid="tasklock.unknown")
     signals.task_rejected.connect(on_refused, weak=False, dispatch_uid="tasklock.refused")

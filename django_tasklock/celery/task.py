@@ -28,7 +28,7 @@ from django_tasklock.celery.misplaced import refuse_class_options, refuse_publis
 from django_tasklock.celery.once import Once
 from django_tasklock.celery.overridden import expect_run, wrap_run
 from django_tasklock.celery.parking import order
-from django_tasklock.celery.rates.reservations import on_body_start
+from django_tasklock.celery.rates import on_body_start
 from django_tasklock.celery.retrying import raise_or_retry, retry_header
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import UniqueLock, publish_unique

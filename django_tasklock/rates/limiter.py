@@ -7,7 +7,7 @@ import difflib
 from typing import Any, Self, Unpack
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.rates import TENANT, Booked, Pushback, RateStore
+from django_tasklock.backends.contract.rates import TENANT, Pushback, RateStore
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.exceptions import BackendUnavailable, RateLimitExceeded, TaskLockError
 from django_tasklock.names import clean, says_address
@@ -16,7 +16,7 @@ from django_tasklock.rates.answers import next_backoff, read_pause
 from django_tasklock.rates.notation import microseconds, parse_rates, parse_retry_after
 from django_tasklock.rates.options import LimiterOptions, check_share, parse_options
 from django_tasklock.rates.outage import outage_of
-from django_tasklock.rates.reservation import Reservation, TokenPart, parse_token
+from django_tasklock.rates.reservation import Reservation
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.types import monotonic
 
@@ -128,7 +128,7 @@ class RateLimiter:
         try:
             for new, answer in zip(several, answers, strict=False):
                 events.count_answer(self.name, answer)
-                new.keep(answer, sent)
+                new.keep(self, answer, sent)
         except BaseException:
             for new in reversed(several):
                 new.cancel()
@@ -145,22 +145,9 @@ class RateLimiter:
         except RateLimitExceeded:
             return None
 
-    async def areserve(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """Do what ``reserve`` does, for coroutines."""
-        return await self._new(timeout, cost).abook()
-
     def go_without(self, error: BackendUnavailable) -> None:
         """Let a call be made without the store, or raise ``error``, as ``on_unavailable`` says."""
         self.outage.apply(self.name, self.limit.on_unavailable, error)
-
-    def cancel_slot(self, cost: int, slot: int, edition: int) -> bool:
-        """Return a slot to the store, and report it. False: it was used already, or the store is down."""
-        try:
-            returned = self.store.cancel(self.terms, cost, slot, edition)
-        except BackendUnavailable:
-            returned = False
-        events.cancelled(self.name, returned)
-        return returned
 
     def check_call(self, timeout: Duration | None, cost: int) -> None:
         """Raise ``TaskLockError`` for an invalid timeout, or a cost that exceeds the limit."""
@@ -169,21 +156,22 @@ class RateLimiter:
     def _new(self, timeout: Duration | None, cost: int = 1, spaced: bool = False) -> Reservation:
         """Return a reservation without a slot, at the limiter to use: the default tenant's where there are tenants."""
         limiter = self.tenant(None) if self.limit.tenants and self.shared is None else self
-        limiter._check_cost(cost)
-        if limiter.shared is not None:
-            limiter.shared._check_cost(cost)
+        limiter.check_cost(cost)
         max_wait = limiter.limit.max_wait
         if timeout is not None:
             max_wait = microseconds(timeout, "timeout", name=self.name, zero=True)
         return Reservation(limiter, cost, monotonic() + max_wait / 1_000_000, spaced)
 
-    def _check_cost(self, cost: int) -> None:
+    def check_cost(self, cost: int) -> None:
+        """Raise ``TaskLockError`` for a cost that the limit, or the one that all tenants share, never allows."""
         if type(cost) is not int or cost < 1:
             raise TaskLockError(f"cost must be a whole number, 1 or more, not {cost!r}", name=self.name)
         for rate in self.terms.rates:
             if cost > rate.limit:
                 text = f"a cost of {cost} does not fit into the limit {rate} of {self.name!r}"
                 raise TaskLockError(text, name=self.name)
+        if self.shared is not None:
+            self.shared.check_cost(cost)
 
     # Reservations that move
 
@@ -194,32 +182,13 @@ class RateLimiter:
         """
         if not token:
             return self.reserve(timeout, spaced=spaced)
-        own, *rest = parse_token(token, self.name)
-        new = self._new(timeout, own.cost, spaced)
-        shared = new.limiter.shared
-        if not rest or shared is None:
-            return new.restore(own)
-        now = monotonic()  # its slot at the tenant's limit has come before
-        new.keep(Booked(own.slot, 0, own.edition, 0, 0), now)
-        part: TokenPart = rest[0]
-        try:
-            new.shared = Reservation(shared, part.cost, new.deadline, spaced).restore(part)
-        except TaskLockError:
-            new.cancel()
-            raise
-        new.missed = new.shared.missed
-        return new
+        carried = self._new(timeout, spaced=spaced).carry(token)
+        carried.limiter.check_cost(carried.cost)
+        return carried.restore()
 
     def give_back(self, token: str) -> bool:
         """Cancel a moved reservation that will not be used. Return False if there was nothing left to return."""
-        limiter: RateLimiter | None = self._new(None).limiter
-        returned = False
-        for part in parse_token(token, self.name) if token else ():
-            if limiter is None:
-                break
-            returned = limiter.cancel_slot(part.cost, part.slot, part.edition)
-            limiter = limiter.shared
-        return returned
+        return bool(token) and self._new(None).carry(token).cancel()
 
     # Pushback
 
@@ -231,10 +200,6 @@ class RateLimiter:
         """
         limiter = self.shared or self
         return limiter._penalize(parse_retry_after(retry_after, name=limiter.name))
-
-    async def apenalize(self, retry_after: Any) -> float:
-        """Do what ``penalize`` does, for coroutines."""
-        return await self.store.in_thread(self.penalize, retry_after)
 
     def penalize_from(self, response: Any) -> float:
         """Pause the calls of all processes for as long as a response of the called service asks. Return the seconds.
@@ -254,10 +219,6 @@ class RateLimiter:
             pause = Pushback(round(seconds * 1_000_000))
         return limiter._penalize(pause)
 
-    async def apenalize_from(self, response: Any) -> float:
-        """Do what ``penalize_from`` does, for coroutines."""
-        return await self.store.in_thread(self.penalize_from, response)
-
     def _penalize(self, pause: Pushback) -> float:
         penalty = self.store.penalize(self.terms, pause, self.limit.max_wait)
         events.pushback(self.name, pause, penalty, self.limit.max_wait)
@@ -269,17 +230,9 @@ class RateLimiter:
         """Return the usage by all processes together. Raises ``BackendUnavailable``."""
         return usage_of(self.terms, self.store.usage(self.terms))
 
-    async def ausage(self) -> RateUsage:
-        """Do what ``usage`` does, for coroutines."""
-        return await self.store.in_thread(self.usage)
-
     def reset(self) -> None:
         """Delete what was used and booked, and pauses. Sleeping callers book again. Raises ``BackendUnavailable``."""
         self.store.reset(self.terms)
-
-    async def areset(self) -> None:
-        """Do what ``reset`` does, for coroutines."""
-        await self.store.in_thread(self.reset)
 
     def adjust(self, share: float) -> None:
         """Set the share of the limit that applies, 1.0 being all of it.

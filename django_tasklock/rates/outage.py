@@ -21,9 +21,10 @@ class Outage:
         """Record that the store has answered."""
         self._error = None
 
-    def recent_error(self) -> BackendUnavailable | None:
-        """Return the error of the last second, after which the store is not asked again yet; ``None``: ask it."""
-        return self._error if self._error is not None and monotonic() < self._retry_at else None
+    def check(self) -> None:
+        """Raise the error of the last second: after it the store is not asked again yet."""
+        if self._error is not None and monotonic() < self._retry_at:
+            raise self._error
 
     def apply(self, name: str, policy: OutagePolicy, error: BackendUnavailable) -> None:
         """Let the call go on without the store, or raise ``error``, by the limiter's policy.

@@ -3,6 +3,8 @@
 A caller that waits for more than a second sleeps until half a second before its slot and asks the store once more: only
 then it learns of a pause, a reset, and a slot that has become free, and the store gives the slot of a caller that does
 not ask to the next one. A caller that is later than the margin has missed its slot and asks for another one.
+
+A call of a tenant has two slots: one of its own quota, and, booked when that is due, one at the limit that all share.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -41,6 +44,8 @@ Step = float | Callable[[], object]
 class Slot(NamedTuple):
     """A booked time at a limiter, with the times of request and answer on this process's clock."""
 
+    limiter: RateLimiter
+    cost: int
     booked: Booked
     sent: float
     received: float
@@ -55,27 +60,23 @@ class Slot(NamedTuple):
         """The seconds since its time, at most; negative: it is still to come."""
         return monotonic() - self.sent - self.booked.wait / 1_000_000
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the call may be made: the answer is recent, and it is not later than the margin allows."""
+        return self.late * 1_000_000 <= self.limiter.terms.margin and monotonic() - self.sent <= 2 * TRUSTED_FOR
 
-class TokenPart(NamedTuple):
-    """One slot of a reservation token: a tenant's own, or the one at the limit that all tenants share."""
-
-    slot: int
-    edition: int
-    cost: int
+    def give_back(self) -> bool:
+        """Return it to the store. False: it was used already, or the store is down."""
+        limiter, booked = self.limiter, self.booked
+        try:
+            returned = limiter.store.cancel(limiter.terms, self.cost, booked.slot, booked.edition)
+        except BackendUnavailable:
+            returned = False
+        events.cancelled(limiter.name, returned)
+        return returned
 
     def __str__(self) -> str:
-        return f"{self.slot}:{self.edition}:{self.cost}"
-
-
-def parse_token(token: str, name: str) -> list[TokenPart]:
-    """Parse a reservation token of the limiter ``name``. Raises ``TaskLockError`` if it is invalid."""
-    try:
-        parts = [TokenPart(*map(int, part.split(":"))) for part in token.split("+")]
-    except (TypeError, ValueError):
-        parts = []
-    if not parts or any(part.cost < 1 for part in parts):
-        raise TaskLockError(f"{token!r:.80} is no reservation token", name=name)
-    return parts
+        return f"{self.booked.slot}:{self.booked.edition}:{self.cost}"
 
 
 class Reservation:
@@ -88,14 +89,8 @@ class Reservation:
 
     state = "booked"
     """``booked``, ``used``, ``cancelled`` or ``moved`` (to another process, by its token)."""
-    slot: Slot | None = None
-    """Its slot. ``None`` while the store is asked, and if the call is allowed without one, as the store is down."""
-    shared: Reservation | None = None
-    """The reservation of a tenant at the limit that all tenants share, once it is booked."""
-    missed = False
-    """Whether it was moved here, and has another slot because the first one was missed on the way."""
-    _waited = False
-    _misses = 0
+    missed = 0
+    """How often it was too late for its slot, and got another one."""
 
     def __init__(self, limiter: RateLimiter, cost: int, deadline: float, spaced: bool = False) -> None:
         self.limiter = limiter
@@ -103,9 +98,20 @@ class Reservation:
         self.deadline = deadline
         """When the caller stops waiting, on this process's clock."""
         self.spaced = spaced
-        """Whether its slot has to be at some distance from the others."""
+        """Whether its slots have to be at some distance from the others."""
+        self.slots: list[Slot] = []
+        """A slot at each limiter that it is booked at, the last one being waited for."""
+        self._limiters = [limiter] if limiter.shared is None else [limiter, limiter.shared]
+        self._waits: list[float] = []
+        """For each limiter that lets the call be made: the seconds that it has waited there."""
         self._began = monotonic()
+        self._waited = False
         self._lock = threading.Lock()  # an answer may come to a thread whose coroutine is being cancelled
+
+    @property
+    def slot(self) -> Slot | None:
+        """The slot that it waits for. ``None`` while the store is asked, and if the call is allowed without one."""
+        return self.slots[-1] if self.slots else None
 
     @property
     def booked(self) -> bool:
@@ -115,15 +121,11 @@ class Reservation:
     @property
     def wait(self) -> float:
         """The seconds until its slot."""
-        if self.shared is not None:
-            return self.shared.wait
         return 0.0 if self.slot is None else self.slot.wait
 
     @property
     def time(self) -> datetime:
         """The time of its slot, on the store's clock."""
-        if self.shared is not None:
-            return self.shared.time
         if self.slot is None:
             return datetime.now(UTC)
         return datetime.fromtimestamp(self.slot.booked.time / 1_000_000, UTC)
@@ -145,55 +147,41 @@ class Reservation:
         await self._arun([self._book])
         return self
 
-    def restore(self, part: TokenPart) -> Self:
-        """Take up the slot of another process, or another one if it was missed. Raises like ``book``."""
-
-        def resume() -> None:
-            booked = self._resume(part.slot, part.edition)
-            self.missed = _is_later(booked, part)
-            if self.missed:
-                late = booked.time - booked.wait - booked.total_pause - part.slot
-                events.late(self.limiter.name, max(0, late) / 1_000_000)
-
-        self._run([resume])
-        return self
-
-    def keep(self, answer: Booked | Refused, sent: float) -> Booked:
-        """Keep the slot of an answer. Raises ``RateLimitExceeded`` if it has none."""
+    def keep(self, limiter: RateLimiter, answer: Booked | Refused, sent: float) -> Slot:
+        """Keep the slot of an answer, and return it. Raises ``RateLimitExceeded`` if it has none."""
         if isinstance(answer, Refused):
-            self.state = "cancelled"
-            raise events.refused(self.limiter.terms, answer.wait, self.max_wait)
+            raise events.refused(limiter.terms, answer.wait, self.max_wait)
+        slot = Slot(limiter, self.cost, answer, sent, monotonic())
         with self._lock:
-            kept = self.state == "booked"
-            if kept:
-                self.slot = Slot(answer, sent, monotonic())
+            if kept := self.state == "booked":
+                self.slots.append(slot)
         if not kept:  # its coroutine was cancelled meanwhile
-            self.limiter.cancel_slot(self.cost, answer.slot, answer.edition)
-        return answer
+            slot.give_back()
+        return slot
 
     def _book(self) -> None:
-        sent = monotonic()
-        answer = self.limiter.store.reserve(self.limiter.terms, self.cost, self.max_wait, self.spaced)
-        events.count_answer(self.limiter.name, answer)
-        self.keep(answer, sent)
-
-    def _resume(self, slot: int, edition: int) -> Booked:
-        sent, limiter = monotonic(), self.limiter
-        answer = limiter.store.resume(limiter.terms, self.cost, slot, edition, self.max_wait, self.spaced)
-        return self.keep(answer, sent)
+        sent, limiter = monotonic(), self._limiters[len(self.slots)]
+        answer = limiter.store.reserve(limiter.terms, self.cost, self.max_wait, self.spaced)
+        events.count_answer(limiter.name, answer)
+        self.keep(limiter, answer, sent)
 
     def _confirm(self) -> None:
+        """Ask the store for the current state of the slot that it waits for: that one, or another one."""
         with self._lock:
-            old = self.slot
-            if old is None or self.state != "booked":
+            if self.state != "booked":
                 return
-            if (late := old.late) > 0:
-                self._misses += 1
-            if self._misses > MOST_MISSES:
-                raise events.always_late(self.limiter.terms, self._misses, late)
-            self.slot = None  # it may be exchanged until the answer comes
-        if _is_later(self._resume(old.booked.slot, old.booked.edition), old.booked) and late > 0:
-            events.late(self.limiter.name, late)
+            old = self.slots.pop()  # it may be another caller's until the answer comes
+        sent, limiter = monotonic(), old.limiter
+        answer = limiter.store.resume(
+            limiter.terms, self.cost, old.booked.slot, old.booked.edition, self.max_wait, self.spaced
+        )
+        new = self.keep(limiter, answer, sent).booked
+        late = new.time - new.wait - new.total_pause - old.booked.slot  # by the store's clock
+        if new.slot > old.booked.slot and late > 0:
+            self.missed += 1
+            events.late(limiter.name, late / 1_000_000)
+            if self.missed > MOST_MISSES:
+                raise events.always_late(limiter.terms, self.missed, late / 1_000_000)
 
     # Waiting and using
 
@@ -219,7 +207,12 @@ class Reservation:
 
     def _steps(self, ends: float) -> Iterator[Step]:
         """Tell what to do next, until the call is made, or until the slot is found to be later than ``ends``."""
-        while self.shared is None and (slot := self.slot) is not None:
+        while len(self._waits) < len(self._limiters):
+            self._check_booked()
+            if len(self.slots) == len(self._waits):
+                yield self._book
+                continue
+            slot = self.slots[-1]
             left = slot.wait
             if monotonic() + left > ends:
                 return
@@ -227,34 +220,29 @@ class Reservation:
             if (nap := min(left - EARLY if confirms else left, LONGEST_SLEEP)) > 0:
                 self._waited = self._waited or nap > NO_WAIT
                 yield nap
-            if not confirms and self._is_due(slot):
-                break
-            yield self._confirm
-        if self.limiter.shared is not None:
-            if self.shared is None:
-                self.shared = Reservation(self.limiter.shared, self.cost, self.deadline, self.spaced)
-                yield self.shared._book
-            yield from self.shared._steps(ends)
-            if self.shared.state != "used":
-                return
+            if confirms or not slot.is_due:
+                yield self._confirm
+            else:
+                self._go_on()
         self.state = "used"
-        events.granted(self.limiter.name, monotonic() - self._began if self._waited else 0.0, self.cost)
+        for limiter, wait in zip(self._limiters, self._waits, strict=True):
+            events.granted(limiter.name, wait, self.cost)
 
-    def _is_due(self, slot: Slot) -> bool:
-        """Tell whether the call may be made: the answer is recent, and it is not later than the margin allows."""
-        return slot.late * 1_000_000 <= self.limiter.terms.margin and monotonic() - slot.sent <= 2 * TRUSTED_FOR
+    def _go_on(self) -> None:
+        """Note that one limiter lets the call be made."""
+        now = monotonic()
+        self._waits.append(now - self._began if self._waited else 0.0)
+        self._began, self._waited = now, False
 
     def _run(self, steps: Iterable[Step]) -> None:
         try:
             for step in steps:
                 if isinstance(step, float):
                     sleep(step)
-                elif not self._goes_without():
-                    try:
+                else:
+                    with self._unless_down():
+                        self.limiter.outage.check()
                         step()
-                        self.limiter.outage.end()
-                    except BackendUnavailable as error:
-                        self._go_without(error)
         except BaseException:
             self.cancel()
             raise
@@ -265,27 +253,27 @@ class Reservation:
             for step in steps:
                 if isinstance(step, float):
                     await asleep(step)
-                elif not self._goes_without():
-                    try:
+                else:
+                    with self._unless_down():
+                        self.limiter.outage.check()
                         await in_thread(step)
-                        self.limiter.outage.end()
-                    except BackendUnavailable as error:
-                        self._go_without(error)
         except (Exception, asyncio.CancelledError):
             if self.state == "booked":
                 await asyncio.shield(in_thread(self.cancel))
             raise
 
-    def _goes_without(self) -> bool:
-        error = self.limiter.outage.recent_error()
-        if error is not None:
-            self._go_without(error)
-        return error is not None
-
-    def _go_without(self, error: BackendUnavailable) -> None:
-        """Let the call be made without a slot, or raise ``error``, by the limiter's policy."""
-        (self.shared or self).slot = None
-        self.limiter.go_without(error)
+    @contextmanager
+    def _unless_down(self) -> Iterator[None]:
+        """Ask the store. If that is down, let the call be made without a slot, or raise, by the limiter's policy."""
+        try:
+            yield
+        except BackendUnavailable as error:
+            self.limiter.go_without(error)
+            del self.slots[len(self._waits) :]
+            while len(self._waits) < len(self._limiters):
+                self._go_on()
+        else:
+            self.limiter.outage.end()
 
     def _check_booked(self) -> None:
         if self.state != "booked":
@@ -299,23 +287,37 @@ class Reservation:
         This reservation has no slot any more.
         """
         self._check_booked()
-        self.state, slot = "moved", self.slot
-        own = "" if slot is None else str(TokenPart(slot.booked.slot, slot.booked.edition, self.cost))
-        return own if self.shared is None or self.shared.state != "booked" else f"{own}+{self.shared.move()}"
+        self.state = "moved"
+        return "+".join(map(str, self.slots))
+
+    def carry(self, token: str) -> Self:
+        """Have the slots of a reservation token, unconfirmed. Raises ``TaskLockError`` for any other text."""
+        try:
+            parts = [tuple(map(int, part.split(":"))) for part in token.split("+")]
+            found = [(cost, Booked(slot, 0, edition, 0, 0)) for slot, edition, cost in parts]
+        except ValueError:
+            found = []
+        if not found or any(cost < 1 for cost, _ in found):
+            raise TaskLockError(f"{token!r:.80} is no reservation token", name=self.limiter.name)
+        now = monotonic()
+        self.slots = [Slot(limiter, *part, now, now) for limiter, part in zip(self._limiters, found, strict=False)]
+        self.cost = self.slots[0].cost
+        self._waits = [0.0] * (len(self.slots) - 1)  # all but the last one have been due
+        return self
+
+    def restore(self) -> Self:
+        """Confirm the slot of another process. It is another one if that was missed. Raises like ``book``."""
+        self._run([self._confirm])
+        return self
 
     def cancel(self) -> bool:
         """Return the slot, before its time, or after it if the call was not made. False: there was none to return."""
-        if self.shared is not None:
-            self.shared.cancel()
         with self._lock:
             if self.state in ("cancelled", "moved"):
                 return False
-            self.state, slot = "cancelled", self.slot
-        return slot is not None and self.limiter.cancel_slot(self.cost, slot.booked.slot, slot.booked.edition)
-
-    async def acancel(self) -> bool:
-        """Do what ``cancel`` does, for coroutines."""
-        return await self.limiter.store.in_thread(self.cancel)
+            self.state, slots = "cancelled", self.slots[::-1]
+        returned = [slot.give_back() for slot in slots]
+        return any(returned)
 
     def settle(self, actual: int) -> bool:
         """Report that the call has cost ``actual`` units. The difference is returned, or charged to later calls.
@@ -326,18 +328,11 @@ class Reservation:
             raise TaskLockError(f"the actual cost must be a whole number, 0 or more, not {actual!r}")
         if self.state != "used":
             raise TaskLockError(f"a reservation is settled after its use; this one is {self.state}")
-        if self.shared is not None:
-            self.shared.settle(actual)
-        if self.slot is None:
-            return False
-        limiter, booked = self.limiter, self.slot.booked
-        done = limiter.store.settle(limiter.terms, self.cost, booked.slot, booked.edition, actual)
-        self.cost = actual
+        done = False
+        for index, (limiter, cost, booked, *_) in reversed(list(enumerate(self.slots))):
+            done = limiter.store.settle(limiter.terms, cost, booked.slot, booked.edition, actual)
+            self.slots[index] = self.slots[index]._replace(cost=actual)
         return done
-
-    async def asettle(self, actual: int) -> bool:
-        """Do what ``settle`` does, for coroutines."""
-        return await self.limiter.store.in_thread(self.settle, actual)
 
     def __enter__(self) -> Self:
         return self.use()
@@ -353,8 +348,3 @@ class Reservation:
 
     def __bool__(self) -> bool:
         return True
-
-
-def _is_later(booked: Booked, former: Booked | TokenPart) -> bool:
-    """Tell whether a slot comes after the former one of the same caller: that was missed."""
-    return booked.slot > former.slot

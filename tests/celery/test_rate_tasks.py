@@ -27,7 +27,7 @@ from django_tasklock import (
 )
 from django_tasklock.celery import spread
 from django_tasklock.celery.message import RECEIVED
-from django_tasklock.celery.rates.turns import countdown
+from django_tasklock.celery.rates import countdown
 from django_tasklock.celery.sending import was_not_sent
 from django_tasklock.types import monotonic
 from tests.support.celery_site import rated_tasks

@@ -15,6 +15,7 @@ import aiohttp
 import httpx
 import pytest
 import requests
+from asgiref.sync import sync_to_async
 
 from django_tasklock import RateLimiter, TaskLockError
 from django_tasklock.rates import answers
@@ -188,6 +189,6 @@ class TestClients:
     def test_aiohttp(self, service: Service) -> None:
         async def main() -> float:
             async with aiohttp.ClientSession() as session, session.get(service(self.headers)) as response:
-                return await RateLimiter("api", "5/s").apenalize_from(response)
+                return await sync_to_async(RateLimiter("api", "5/s").penalize_from)(response)
 
         assert asyncio.run(main()) == pytest.approx(30, abs=0.01)

@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
 import pytest
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
@@ -355,7 +355,7 @@ class TestContextManagers:
         assert limiter.usage().used == 0
 
         async def work() -> None:
-            async with await limiter.areserve() as reservation:
+            async with await sync_to_async(limiter.reserve)() as reservation:
                 assert reservation.state == "used"
 
         async_to_sync(work)()

@@ -35,9 +35,9 @@ def wait(name, rates, number, **options):
     limiter, made = RateLimiter(name, *rates, **options), []
     class Counted(Reservation):
         asked = 1
-        def _resume(self, *slot):
+        def _confirm(self):
             self.asked += 1
-            return super()._resume(*slot)
+            super()._confirm()
     def one(turn):
         reservation = limiter.reserve()
         reservation.__class__ = Counted

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis
-from asgiref.sync import async_to_sync
+from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
 from django_tasklock import TaskLock
@@ -21,10 +21,11 @@ TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
 
 def call(way: str, subject: TaskLock | LockStore, verb: str, *arguments: Any, **options: Any) -> Any:
-    """``subject.verb(...)``, or what its twin says in an event loop of its own."""
+    """``subject.verb(...)``, or what its twin says in an event loop of its own; without a twin it runs in a thread."""
+    plain = getattr(subject, verb)
     if way == "sync":
-        return getattr(subject, verb)(*arguments, **options)
-    return async_to_sync(getattr(subject, f"a{verb}"))(*arguments, **options)
+        return plain(*arguments, **options)
+    return async_to_sync(getattr(subject, f"a{verb}", sync_to_async(plain)))(*arguments, **options)
 
 
 def thread_of(work: Callable[[], object]) -> threading.Thread:

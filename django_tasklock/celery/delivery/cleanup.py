@@ -16,13 +16,13 @@ from weakref import WeakValueDictionary
 from billiard.exceptions import Terminated, TimeLimitExceeded, WorkerLostError
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery import rates
 from django_tasklock.celery.definition import bound_arguments, lock_of
 from django_tasklock.celery.delivery.permits import free_permits, limiter_names
 from django_tasklock.celery.message import header_of, token_of
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.parking.rows import close_idle
-from django_tasklock.celery.rates import reservations
 from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
@@ -70,7 +70,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
     if request is None:
         return
     header = header_of(request)
-    if not terminated and reservations.peek_reservation(request) is not None:
+    if not terminated and rates.peek_reservation(request) is not None:
         threading.Thread(target=_cancel_reservation, args=(sender, request), name="tasklock-returns").start()
     args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
     permits = limiter_names(sender, args, kwargs) if terminated else set()
@@ -82,7 +82,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
 def _cancel_reservation(task: Any, request: Any) -> None:
     try:
         with no_fork():
-            reservations.cancel_reservation(task, request)
+            rates.cancel_reservation(task, request)
     finally:
         release_connections()  # Django does not close the connections of this thread
 

@@ -16,7 +16,7 @@ from celery.exceptions import Retry
 from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
 from django_tasklock.celery.exceptions import Rejected
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.rates.reservations import cancel_reservation
+from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.celery.sending import send
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks.lock import Acquirable

@@ -11,7 +11,7 @@ from django_tasklock.celery.exceptions import Parked
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.promotion import promote, supersede
 from django_tasklock.celery.parking.rows import DOWN, SUPERSEDED
-from django_tasklock.celery.rates.reservations import cancel_reservation
+from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
