@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple, TypeVar
-
-Strategy = TypeVar("Strategy")
+from typing import Any, NamedTuple
 
 
 class Task(NamedTuple):
@@ -30,12 +28,12 @@ class Host:
         """Tell whether the body that ended with ``error`` will be run again, as far as the host knows."""
         return False
 
-    def strategy_for(self, decorated: object, plain: type[Strategy]) -> type[Strategy]:
-        """Return the strategy for the current call of a decorated function.
+    def join(self, decorated: object, call: Any) -> Any:
+        """Return the ``Caller`` by which this host joins in the call of a decorated function; ``None``: it does not.
 
-        ``decorated``: its ``lock`` or ``limiter``. ``plain``: the strategy outside of a task queue.
+        ``decorated``: the function's ``lock`` or ``limiter``.
         """
-        return plain
+        return None
 
     def tenant_of(self, decorated: object) -> str | None:
         """Return the tenant whose publisher asked for the current call of a decorated function; ``None``: unknown."""

@@ -14,9 +14,9 @@ from django_tasklock import counts, host
 from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import cleanup, postrun
-from django_tasklock.celery.delivery.nested import MapElementCall, NestedCall, is_element
-from django_tasklock.celery.delivery.permits import PermitTaskCall, limits_body
-from django_tasklock.celery.delivery.run import TaskCall
+from django_tasklock.celery.delivery.nested import NestedCaller, is_element, skip_element
+from django_tasklock.celery.delivery.permits import PermitTaskCaller, limits_body
+from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
 from django_tasklock.celery.message import (
     HEADER,
@@ -36,6 +36,7 @@ from django_tasklock.celery.rates import RATE, pop_published_reservation, take_t
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.uncommitted import warn_uncommitted
 from django_tasklock.conf import get_settings
+from django_tasklock.decorators.call import Call, Caller
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
@@ -92,27 +93,37 @@ class CeleryHost(host.Host):
         """Return whether Celery runs the task again after ``error``."""
         return will_retry(error)
 
-    def strategy_for(self, decorated: object, plain: Any) -> Any:
-        """Return the strategy of a call: of the worker's current task body, of a call inside of it, or ``plain``."""
+    def join(self, decorated: object, call: Call) -> Caller | None:
+        """Return the caller of the worker's current task body, or of a call inside of it."""
         if isinstance(decorated, PermitOfCall):
-            return PermitTaskCall if limits_body(decorated) else plain
+            return PermitTaskCaller(call, decorated) if limits_body(decorated) else None
         task: Any = get_current_worker_task()
         if task is None or not task.request.id or task.request.is_eager:
-            return plain
+            return None
+        if is_body(decorated):
+            return TaskCaller(call)
         here: Any = get_current_task()
-        if here is None or lock_of(here) is not decorated:
-            return NestedCall
-        return TaskCall if here is task else MapElementCall if is_element(here) else NestedCall
+        if here is not None and lock_of(here) is decorated and is_element(here):
+            skip_element(call)
+        return NestedCaller(call)
 
     def tenant_of(self, decorated: object) -> str | None:
         """Return the tenant of the publisher, for the call of the worker's current task body."""
-        if self.strategy_for(decorated, None) is not TaskCall:
+        if not is_body(decorated):
             return None
         return header_of(get_current_worker_task().request).get("tenant")  # type: ignore[union-attr]
 
     def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
         """Wait for the turn of the worker's current task: briefly in the worker, longer in the broker."""
         return take_turn(limit, args, kwargs)
+
+
+def is_body(decorated: object) -> bool:
+    """Return whether ``decorated`` is the lock of the body that the worker calls for its current message."""
+    task: Any = get_current_worker_task()
+    if task is None or not task.request.id or task.request.is_eager:
+        return False
+    return get_current_task() is task and lock_of(task) is decorated
 
 
 def check_task(kind: type[Any], app: Any = None) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -309,25 +309,21 @@ class OnceTask(_DjangoTask):
             message.header = self._complete_header(header, name, overrides, chosen)
         with of_tenant("" if "key" in header else None):
             call = once_call(self, name, chosen, args, kwargs, invocation, message)
+
+        def run() -> Any:
+            if unique_lock is not None:
+                on_body_start(self, partial(unique_lock.started, chosen))
+            with expect_run(type(self)) if type(self).__call__ is not OnceTask.__call__ else nullcontext():
+                result = body(*args, **kwargs)
+            check_is_over(body_of(self), result)
+            return result
+
         try:
-            with ExitStack() as stack:
-                try:
-                    entered = call.enter(stack)
-                except Exception as error:
-                    if invocation == "call":
-                        raise
-                    raise_or_retry(self, error)
-                if entered:
-                    if unique_lock is not None:
-                        on_body_start(self, partial(unique_lock.started, chosen))
-                    with expect_run(type(self)) if type(self).__call__ is not OnceTask.__call__ else nullcontext():
-                        result = body(*args, **kwargs)
-                    check_is_over(body_of(self), result)
-                    return result
-        except BaseException:
-            call.abandon()
-            raise
-        return call.skipped
+            return call.run(run)
+        except Exception as error:
+            if call.begun or invocation == "call":
+                raise
+            raise_or_retry(self, error)
 
     def _complete_header(
         self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], chosen: options.OnceOptions

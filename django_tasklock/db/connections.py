@@ -14,7 +14,6 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import AsyncExitStack, ExitStack
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -95,10 +94,6 @@ LONG = 3600.0
 """A body that may run longer than this, in seconds, does not keep an unused connection. The default timeout."""
 
 
-TWICE = 2
-"""How often an exit callback is pushed on a stack: a time limit may interrupt the first call."""
-
-
 def should_release(connection: BaseDatabaseWrapper, long: bool) -> bool:
     """Return whether the connection opened to take a lock should be released before the body.
 
@@ -128,26 +123,14 @@ class Scope:
         self._outer: Scope | None = None
         self._key: Hashable = None
         self._process = 0
-        self._ended = False
 
-    @classmethod
-    def begin(cls, stack: ExitStack | AsyncExitStack, everything: bool | None = None, *, long: bool = False) -> Scope:
-        """Begin a scope that records connections from now on and ends with ``stack``."""
-        scope = cls(everything, long=long)
-        for _ in range(TWICE):
-            if isinstance(stack, ExitStack):  # pushed before _begin(): a time limit may interrupt in between
-                stack.push(scope)
-            else:
-                stack.push_async_exit(scope.aend)
-        scope._begin()
-        return scope
-
-    def _begin(self) -> None:
+    def __enter__(self) -> Self:
         self._process = os.getpid()
         self._key = _thread_or_loop()
         self._outer = _scope.get()
         self.active.setdefault(self._key, []).append(self)
         _scope.set(self)
+        return self
 
     def add(self, opened: Mapping[BaseDatabaseWrapper, int]) -> None:
         """Record connections opened in the scope, with the ids of their threads. Thread-safe."""
@@ -172,25 +155,20 @@ class Scope:
             return []
         return [connection for connection in list(self.opened) if should_release(connection, self.long)]
 
-    def __call__(self, *how: object) -> None:
-        """End the scope, as a callback of an ``ExitStack``."""
+    def __exit__(self, *how: object) -> None:
         if self._leave() and (self.everything or self.opened):
             self._close_opened(kept=not self.everything)
-        self._ended = True
 
-    async def aend(self, *how: object) -> None:
-        """End the scope, as a callback of an ``AsyncExitStack``.
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
 
-        A query of a cancelled body may still be connecting, in a thread that cannot be cancelled: this runs after it.
-        """
+    async def __aexit__(self, *how: object) -> None:
+        # A query of a cancelled body may still be connecting, in a thread that cannot be cancelled: this runs after it.
         if self._leave() and (self.everything or self.opened or how[1] is not None):
             await run_to_end(self._close_opened)
-        self._ended = True
 
     def _leave(self) -> bool:
         """Leave the list of active scopes; return whether connections are to be closed."""
-        if self._ended:
-            return False
         check_process()  # a child leaves the body of its parent: what it closes is its own, except on SQLite
         inherited = self._process != os.getpid()
         if _scope.get() is self:

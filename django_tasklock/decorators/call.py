@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 import os
-from abc import ABC, abstractmethod
-from contextlib import AsyncExitStack, ExitStack
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, Self
 
 from django_tasklock.context import ensure_enclosing_held
-from django_tasklock.db.connections import LONG, TWICE, Scope
+from django_tasklock.db.connections import LONG, Scope
 from django_tasklock.db.threads import run_to_end
-from django_tasklock.decorators.options import CallOptions
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import (
     BackendUnavailable,
@@ -26,6 +24,7 @@ from django_tasklock.host import host
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import Acquirable
+from django_tasklock.locks.ownership import Refusal
 
 logger = logging.getLogger("django_tasklock")
 
@@ -34,236 +33,259 @@ Skipped = dict[str, Any]
 """The result of a call whose body was not run."""
 
 
-class CallStrategy(ABC):
-    """How a call acquires its lock, what it does when that is busy, and how it releases it.
+class Caller:
+    """Who makes a call: what it does if its lock is busy, or its row cannot be claimed, and how it ends.
 
-    That depends on what runs the call, so the ``Host`` chooses it (``Host.strategy_for``).
+    This one is outside of any task queue. A task queue joins in by a subclass of it, with which ``Host.join`` answers,
+    and by nothing else.
     """
 
-    def __init__(self, options: CallOptions) -> None:
-        self.options = options
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.wait = call.wait if call.on_conflict == "wait" else 0.0
+        """How many seconds the call waits for its lock before ``on_busy`` decides."""
+        self.action = "skip" if call.on_conflict == "skip" else "raise"
+        """What a busy lock is counted as; empty: ``on_busy`` asks once more, and that is counted."""
 
-    @abstractmethod
-    def take(self) -> Skipped | None:
-        """Acquire the lock and return ``None``; or return the result of a call whose body is not run."""
+    def before(self) -> Skipped | None:
+        """Return the result of a call that is not even to ask for its lock; ``None``: it asks."""
+        return None
 
-    @abstractmethod
-    async def atake(self) -> Skipped | None:
-        """Do what ``take`` does, for coroutines."""
+    def on_busy(self, refusal: Refusal) -> Lease | Skipped:
+        """Return a lease all the same, or the result of a call whose body is not run, or raise."""
+        return self.call.skip_or_raise(refusal.error)
+
+    async def aon_busy(self, refusal: Refusal) -> Lease | Skipped:
+        """Do what ``on_busy`` does, for coroutines."""
+        return self.on_busy(refusal)
+
+    def on_held(self, lease: Lease) -> Skipped | None:
+        """Return the result of a call that has no work left, which only its holder can know; ``None``: it has."""
+        return None
 
     def await_row(self, error: GuardRejected) -> None:
         """Postpone a call whose row does not exist, by an exception. Returns where a call cannot be postponed."""
 
     def row_locked(self, error: GuardRejected) -> None:
         """Do what ``on_conflict`` says if another transaction has locked the row. Returns if the call is skipped."""
-        if self.options.on_conflict != "skip":
+        if self.call.on_conflict != "skip":
             raise error
 
-    def leave(self, error: BaseException | None, lease: Lease) -> None:
+    def release(self, lease: Lease, error: BaseException | None) -> None:
         """Release ``lease``. ``error``: the exception that ended the call."""
-        self.options.lock.leave_and_release(lease)
+        self.call.lock.release(lease)
 
-    async def aleave(self, error: BaseException | None) -> None:
-        """Do what ``leave`` does, for coroutines."""
-        await self.options.lock.__aexit__(None, None, None)
-
-
-class PlainCall(CallStrategy):
-    """A call outside of any task queue: there is no message to postpone."""
-
-    def take(self) -> Skipped | None:
-        """Acquire the lock, or skip the call, or raise."""
-        self.options.lock.on_busy = action_when_busy(self.options)
-        return None if self.options.lock.acquire() else skip_or_raise(self.options)
-
-    async def atake(self) -> Skipped | None:
-        """Do what ``take`` does, for coroutines."""
-        self.options.lock.on_busy = action_when_busy(self.options)
-        return None if await self.options.lock.aacquire() else skip_or_raise(self.options)
+    async def arelease(self, lease: Lease) -> None:
+        """Do what ``release`` does, for coroutines."""
+        await self.call.lock.arelease(lease)
 
 
 class Call:
-    """One call of a decorated function: a lock, a claim on a row, a scope of database connections."""
+    """One call of a decorated function or a task: ``with scope, lease, claim: body``.
 
-    def __init__(self, options: CallOptions, strategy: CallStrategy) -> None:
-        self.options = options
-        self.strategy = strategy
-        self.lock = options.lock
-        self.long = self.lock.parameters.hold_ms > LONG * 1000
+    ``wait``: how many seconds ``on_conflict="wait"`` waits. ``busy``: why it is skipped if its lock is busy.
+    """
+
+    def __init__(
+        self,
+        lock: Acquirable,
+        on_conflict: str,
+        row: GuardedRow | None = None,
+        *,
+        wait: float = 0.0,
+        queue_limit: int | None = None,
+        release_connections: bool | None = None,
+        busy: str = "already_processing",
+    ) -> None:
+        self.lock = lock
+        self.on_conflict = on_conflict
+        self.row = row
+        self.wait = wait
+        self.queue_limit = queue_limit
+        self.release_connections = release_connections
+        self.busy = busy
+        self.long = lock.parameters.hold_ms > LONG * 1000
         """Whether its body may run for hours, so that it should not hold connections that it does not use."""
-        self.skipped: Skipped | None = None
-        """The result of the call, if its body is not run."""
-        self._lease: Lease | None = None
-        self._closing: Closing | None = None
-        if options.row is not None:
-            self.lock.row = str(options.row)
+        self.begun = False
+        """Whether the body has begun."""
+        if row is not None:
+            lock.row = str(row)
+        self.caller = Caller(self)
 
-    def enter(self, stack: ExitStack) -> bool:
-        """Acquire the lock and claim the row; ``stack`` gives both back. Return False if the call is skipped."""
-        scope = Scope.begin(stack, self.options.release_connections, long=self.long)
-        stack.push(self._leave)  # first: an exception from a signal handler may come right after the lock is acquired
-        self.skipped = self.strategy.take()
-        if self.skipped is not None:
-            return False
-        self._lease = lease = self.lock.enter()
-        if self.options.row is not None:
-            self._closing = Closing(self._new_claim(self.options.row, lease))
-            for _ in range(TWICE):
-                stack.push(self._closing)
-            try:
-                self._closing.begin()
-                self._closing.claim.claim()
-            except GuardRejected as error:
-                return self._rejected(error)
-        if scope.everything or scope.opened:
-            scope.close_idle()
-        self._begin_body()
-        return True
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Run ``body`` and return its result, or the result of a call that is skipped."""
+        with Scope(self.release_connections, long=self.long) as scope:
+            lease = self.caller.before() or self._take()
+            if not isinstance(lease, Lease):
+                return lease
+            with Holding(self, lease):
+                if (skipped := self.caller.on_held(lease)) is not None:
+                    return skipped
+                with Closing(self, lease) as closing:
+                    try:
+                        closing.claim_row()
+                    except GuardRejected as error:
+                        return self._rejected(error)
+                    scope.close_idle()
+                    ensure_enclosing_held()  # the call may have waited for long inside of other locks
+                    self.begun = True
+                    return body()
 
-    async def aenter(self, stack: AsyncExitStack) -> bool:
-        """Do what ``enter`` does, for coroutines."""
-        scope = Scope.begin(stack, self.options.release_connections, long=self.long)
-        stack.push_async_exit(self._aleave)
-        self.skipped = await self.strategy.atake()
-        if self.skipped is not None:
-            return False
-        lease = self.lock.enter()
-        if self.options.row is not None:
-            self._closing = Closing(self._new_claim(self.options.row, lease))
-            for _ in range(TWICE):
-                stack.push_async_exit(self._closing.later)
-            try:
-                self._closing.begin()
-                await run_to_end(self._closing.claim.claim)
-            except GuardRejected as error:
-                return self._rejected(error)
-        await scope.aclose_idle()
-        self._begin_body()
-        return True
+    async def arun(self, body: Callable[[], Awaitable[Any]]) -> Any:
+        """Do what ``run`` does, for coroutines."""
+        async with Scope(self.release_connections, long=self.long) as scope:
+            lease = self.caller.before() or await self._atake()
+            if not isinstance(lease, Lease):
+                return lease
+            async with Holding(self, lease), Closing(self, lease) as closing:
+                try:
+                    await closing.aclaim_row()
+                except GuardRejected as error:
+                    return self._rejected(error)
+                await scope.aclose_idle()
+                ensure_enclosing_held()
+                self.begun = True
+                return await body()
 
-    def abandon(self, *, later: bool = False) -> None:
-        """Give up the lease that an exception from a signal handler has kept the stack from releasing."""
-        self.lock.abandon(later=later)
+    def _take(self) -> Lease | Skipped:
+        lock, caller = self.lock, self.caller
+        lock.on_busy = caller.action
+        taken = lock.acquire(blocking_timeout=caller.wait) if caller.wait else lock.acquire(blocking=False)
+        return lock.require_lease() if taken else caller.on_busy(Refusal(lock.conflict_error(), lock.busy_record))
 
-    def _begin_body(self) -> None:
-        """Check the enclosing locks right before the body: the call may have waited for long inside of them."""
-        ensure_enclosing_held()
-        if self._closing is not None:
-            self._closing.begun = True
+    async def _atake(self) -> Lease | Skipped:
+        lock, caller = self.lock, self.caller
+        lock.on_busy = caller.action
+        waits = lock.aacquire(blocking_timeout=caller.wait) if caller.wait else lock.aacquire(blocking=False)
+        if await waits:
+            return lock.require_lease()
+        return await caller.aon_busy(Refusal(lock.conflict_error(), lock.busy_record))
 
-    def _new_claim(self, row: GuardedRow, lease: Lease) -> Claim:
-        claim = Claim(row.model, row.key, row.guard, lease.token, row.lookup)
-        claim.releases, claim.long = self.options.release_connections, self.long
-        return claim
+    def skip_or_raise(self, error: TaskLockAcquireError) -> Skipped:
+        """Skip the call because of ``error`` if its options say so; raise it otherwise."""
+        if self.on_conflict == "skip":
+            return self.skip(error)
+        events.conflict(error, "raise")
+        raise error
 
-    def _leave(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        lease = self._lease
-        if lease is None or lease.released or lease.successor is not None:
-            lease = self.lock.lease  # a successor that the body has acquired, if any
-        if lease is not None and not lease.inherited:  # a forked child leaves the body of its parent
-            self.strategy.leave(error, lease)
+    def skip(self, error: TaskLockAcquireError) -> Skipped:
+        """Report that the call is skipped because of ``error``, and return its result."""
+        events.conflict(error, "skip")
+        down = isinstance(error.__cause__, BackendUnavailable)
+        return {
+            "status": "skipped",
+            "reason": "lock_unavailable" if down else self.busy,
+            "name": self.lock.name,
+            "holder": error.holder,
+            "held_for": error.held_for,
+            "time_left": error.time_left,
+        }
 
-    async def _aleave(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        if self.lock.taken:
-            await self.strategy.aleave(error)
-
-    def _rejected(self, error: GuardRejected) -> bool:
+    def _rejected(self, error: GuardRejected) -> Skipped:
+        """Return the result of a call whose row cannot be claimed, or raise."""
         if error.reason == "missing":
-            self.strategy.await_row(error)
+            self.caller.await_row(error)
         if error.reason == "row_locked":
-            self.strategy.row_locked(error)
-        elif self.options.on_conflict in ("raise", "wait"):
+            self.caller.row_locked(error)
+        elif self.on_conflict in ("raise", "wait"):
             raise error
         state = error.state
-        self.skipped = {
+        return {
             "status": "skipped",
             "reason": error.reason,
             "name": self.lock.name,
             "state": state if state is None or isinstance(state, str | int | float | bool) else str(state),
         }
-        return False
 
 
-def action_when_busy(options: CallOptions) -> str:
-    """Return the action of ``skip_or_raise``: ``"skip"`` or ``"raise"``."""
-    return "skip" if options.on_conflict == "skip" else "raise"
+class Holding:
+    """The block of a call's lease, and its release. A forked child leaves the body of its parent without that."""
 
+    def __init__(self, call: Call, lease: Lease) -> None:
+        self.call = call
+        self.lease = lease
 
-def skip_or_raise(options: CallOptions, reason: str = "already_processing") -> Skipped:
-    """Skip a call whose lock is busy if its options say so; raise the conflict otherwise."""
-    error = options.lock.conflict_error()
-    if options.on_conflict == "skip":
-        return skip(options.lock, error, reason)
-    events.conflict(error, "raise")
-    raise error
+    def __enter__(self) -> None:
+        self.call.lock.enter()
 
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        lease = self._left()
+        if lease is not None:
+            self.call.caller.release(lease, error)
 
-def skip(lock: Acquirable, error: TaskLockAcquireError, reason: str = "already_processing") -> Skipped:
-    """Report that a call is skipped because of ``error``, and return its result. ``reason``: where the store is up."""
-    events.conflict(error, "skip")
-    down = isinstance(error.__cause__, BackendUnavailable)
-    return {
-        "status": "skipped",
-        "reason": "lock_unavailable" if down else reason,
-        "name": lock.name,
-        "holder": error.holder,
-        "held_for": error.held_for,
-        "time_left": error.time_left,
-    }
+    async def __aenter__(self) -> None:
+        self.__enter__()
+
+    async def __aexit__(self, *how: object) -> None:
+        lease = self._left()
+        if lease is not None:
+            await self.call.caller.arelease(lease)
+
+    def _left(self) -> Lease | None:
+        """Leave the block; return the lease to release: the body may have released its own, and acquired another."""
+        lease: Lease | None = self.lease
+        if lease is None or lease.released or lease.successor is not None:
+            lease = self.call.lock.lease
+        if lease is None or lease.inherited:
+            return None
+        self.call.lock.leave(lease)
+        return lease
 
 
 class Closing:
-    """Makes the claim the current one while the body runs, and writes to the row how the body ended.
+    """The claim of a call: the current one while the body runs. It writes to the row how the body ended."""
 
-    The stack calls it ``TWICE``: if an exception from a signal handler ends the first call, the second does the rest.
-    """
-
-    def __init__(self, claim: Claim) -> None:
-        self.claim = claim
-        self.begun = False
-        """Whether the body has begun. If not, the row stays claimable."""
-        self._over = False
+    def __init__(self, call: Call, lease: Lease) -> None:
+        self.call = call
+        self.claim: Claim | None = None
         self._process = os.getpid()
-        self._before = current.get()
+        if (row := call.row) is not None:
+            self.claim = Claim(row.model, row.key, row.guard, lease.token, row.lookup)
+            self.claim.releases, self.claim.long = call.release_connections, call.long
 
-    def begin(self) -> None:
-        """Make the claim the current one."""
-        current.set(self.claim)
+    def claim_row(self) -> None:
+        """Claim the row, if there is one. Raises ``GuardRejected``."""
+        if self.claim is not None:
+            self.claim.claim()
 
-    def __call__(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        current.set(self._before)
-        if self._due:
+    async def aclaim_row(self) -> None:
+        """Do what ``claim_row`` does, for coroutines: a thread writes to the row."""
+        if self.claim is not None:
+            await run_to_end(self.claim.claim)
+
+    def __enter__(self) -> Self:
+        if self.claim is not None:
+            self._before = current.get()
+            current.set(self.claim)
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._ends():
             self._close(error)
 
-    async def later(self, exc_type: Any, error: BaseException | None, trace: Any) -> None:
-        """End the claim of a coroutine: a thread writes to the row."""
-        current.set(self._before)
-        if self._due:
+    async def __aenter__(self) -> Self:
+        return self.__enter__()
+
+    async def __aexit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._ends():
             await run_to_end(self._close, error)
 
-    @property
-    def _due(self) -> bool:
-        if self._over or not self.claim.taken:
+    def _ends(self) -> bool:
+        """End being the current claim; return whether the row is to be written to."""
+        if self.claim is None:
             return False
-        return self._process == os.getpid()  # a forked child leaves the body of its parent
+        current.set(self._before)
+        return self.claim.taken and self._process == os.getpid()  # a forked child leaves the body of its parent
 
     def _close(self, error: BaseException | None) -> None:
-        self.claim.ended = False  # the body may have ended it in a transaction that was rolled back
-        try:
-            close(self.claim, error, self.begun)
-        finally:
-            self._over = self.claim.ended
+        assert self.claim is not None
+        if error is None:
+            self.claim.finish()
+        else:
+            close_failed(self.claim, error, self.call.begun)
 
 
-def close(claim: Claim, error: BaseException | None, begun: bool = True) -> None:
-    """Write to the row how the body ended."""
-    if error is None:
-        claim.finish()
-    else:
-        close_failed(claim, error, begun)
-
-
-def close_failed(claim: Claim, error: BaseException, begun: bool = True) -> None:
+def close_failed(claim: Claim, error: BaseException, begun: bool) -> None:
     """Write to the row how a failed body ended. The caller sees the body's own error, whatever happens here.
 
     The row is claimable again if the body will be retried, was stopped from outside (``SystemExit``, ``ReleaseAsked``,

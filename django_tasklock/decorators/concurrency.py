@@ -8,11 +8,10 @@ from typing import Any, Literal, TypeVar, get_args
 
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings, spans
 from django_tasklock.counts import clean_kind
-from django_tasklock.decorators.call import Call, CallStrategy, Skipped, skip_or_raise
-from django_tasklock.decorators.options import CallOptions, check_conflict, check_policy, check_release, whose
+from django_tasklock.decorators.call import Call
+from django_tasklock.decorators.options import check_conflict, check_policy, check_release, whose
 from django_tasklock.decorators.wrapping import check_decoratable, wrap
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.host import host
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
 from django_tasklock.names import NameTemplate
 from django_tasklock.types import LimiterInfo
@@ -79,9 +78,10 @@ class PermitOptions:
 class PermitOfCall:
     """The limiter of a decorated function, by the arguments of a call that need not be made: ``function.limiter``."""
 
-    def __init__(self, template: NameTemplate, limit: int) -> None:
+    def __init__(self, template: NameTemplate, limit: int, on_conflict: OnLimit | None = None) -> None:
         self.template = template
         self.limit = limit
+        self.on_conflict = on_conflict
 
     def name(self, /, **arguments: Any) -> str:
         """Return its name for these arguments. Those that the name does not use may be left out."""
@@ -94,25 +94,6 @@ class PermitOfCall:
     def info(self, /, **arguments: Any) -> LimiterInfo:
         """Return the members of the limiter of such a call. Raises ``BackendUnavailable``."""
         return ConcurrencyLimiter(self.name(**arguments), self.limit).info()
-
-
-class PermitCall(CallStrategy):
-    """A call of a function with a limiter, outside of any task queue."""
-
-    default_conflict = "wait"
-    """``on_conflict`` where the decorator does not say."""
-
-    def take(self) -> Skipped | None:
-        """Acquire a permit, or skip the call, or raise."""
-        lock = self.options.lock
-        taken = lock.acquire() if self.options.on_conflict == "wait" else lock.acquire(blocking=False)
-        return None if taken else skip_or_raise(self.options, LIMIT_REACHED)
-
-    async def atake(self) -> Skipped | None:
-        """Do what ``take`` does, for coroutines."""
-        lock = self.options.lock
-        taken = await (lock.aacquire() if self.options.on_conflict == "wait" else lock.aacquire(blocking=False))
-        return None if taken else skip_or_raise(self.options, LIMIT_REACHED)
 
 
 def concurrency_limited(
@@ -148,18 +129,19 @@ def concurrency_limited(
         check_decoratable(function)
         template = NameTemplate(name, function, prefix=get_settings().prefix)
         wait, counted_as = options.seconds_to_wait(), clean_kind(label)
-        permit = PermitOfCall(template, limit)
+        permit = PermitOfCall(template, limit, on_conflict)
 
         def new_call(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
-            strategy, limiter = (
-                host().strategy_for(permit, PermitCall),
-                options.limiter(template.name(args, kwargs), wait, counted_as),
+            limiter = options.limiter(template.name(args, kwargs), wait, counted_as)
+            return Call(
+                limiter,
+                on_conflict or "wait",
+                wait=limiter.parameters.max_wait,
+                release_connections=release_connections,
+                busy=LIMIT_REACHED,
             )
-            conflict = on_conflict or strategy.default_conflict
-            called = CallOptions(limiter, conflict, release_connections=release_connections)
-            return Call(called, strategy(called))
 
-        wrapper = wrap(function, new_call, template.signature)
+        wrapper = wrap(function, new_call, template.signature, permit)
         wrapper.limiter = permit  # type: ignore[attr-defined]
         return wrapper
 

@@ -22,7 +22,7 @@ from django_tasklock.conf import (
     Timeout,
     get_settings,
 )
-from django_tasklock.decorators.call import Call, PlainCall
+from django_tasklock.decorators.call import Call
 from django_tasklock.decorators.options import LockOptions
 from django_tasklock.decorators.rows import GuardedRows
 from django_tasklock.decorators.wrapping import check_decoratable, wrap
@@ -273,10 +273,9 @@ def _decorator(
                 made, arguments = template.name_and_arguments(args, kwargs)
                 row = rows.of(arguments)
             with of_tenant(host.current.tenant_of(locked)):
-                called = options.call(made, row)
-            return Call(called, host.current.strategy_for(locked, PlainCall)(called))
+                return options.call(made, row)
 
-        wrapper = wrap(function, new_call, template.signature)
+        wrapper = wrap(function, new_call, template.signature, locked)
         wrapper.lock = locked  # type: ignore[attr-defined]
         if rows is None and options.on_unavailable is None:
             register_undecided(wrapper)

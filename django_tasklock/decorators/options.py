@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
 
 from django_tasklock.conf import (
     DEFAULT,
@@ -18,21 +17,12 @@ from django_tasklock.conf import (
     spans,
 )
 from django_tasklock.counts import clean_kind
+from django_tasklock.decorators.call import Call
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.locks.lock import Acquirable, TaskLock
+from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.parameters import POLICIES
 from django_tasklock.names import Names, other_tenant
-
-
-class CallOptions(NamedTuple):
-    """The options of one call of a decorated function or a task."""
-
-    lock: Acquirable
-    on_conflict: str
-    row: GuardedRow | None = None
-    queue_limit: int | None = None
-    release_connections: bool | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,19 +64,15 @@ class LockOptions:
                 " several; take 'skip', 'raise', 'wait', 'retry' or 'reject', or lock one name"
             )
 
-    def call(self, name: str, row: GuardedRow | None = None) -> CallOptions:
-        """Return the options of one call by the current settings, with a new lock of this name."""
+    def call(self, name: str, row: GuardedRow | None = None) -> Call:
+        """Return one call by the current settings, with a new lock of this name."""
         conflict = self.on_conflict or get_settings().ON_CONFLICT
         if isinstance(name, Names):
             self.check_several(conflict)
-        blocking_timeout = None
-        if conflict == "wait":  # by default for the timeout of the holder
-            blocking_timeout = self.blocking_timeout or spans(self.timeout, self.lease, name)[0] / 1000
         lock = TaskLock(
             name,
             timeout=self.timeout,
             lease=self.lease,
-            blocking_timeout=blocking_timeout,
             reentrant=self.reentrant,
             on_unavailable=self.on_unavailable,
         )
@@ -97,7 +83,18 @@ class LockOptions:
                 " worker runs the message as another tenant than its publisher's",
                 name=lock.name,
             )
-        return CallOptions(lock, conflict, row, self.queue_limit, self.release_connections)
+        wait = 0.0
+        if conflict == "wait":  # by default for the timeout of the holder
+            given = self.blocking_timeout
+            wait = lock.timeout if given is None else milliseconds(given, "blocking_timeout", name=lock.name) / 1000
+        return Call(
+            lock,
+            conflict,
+            row,
+            wait=wait,
+            queue_limit=self.queue_limit,
+            release_connections=self.release_connections,
+        )
 
 
 def whose(decorator: str, label: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import AsyncExitStack
 from typing import Any, TypeVar, Unpack
 
 from django_tasklock.conf import Duration, Settings, get_settings
@@ -131,9 +130,8 @@ def rate_limited(
 
             @functools.wraps(function)
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
-                async with AsyncExitStack() as stack:
-                    # A task or a request closes the connections of its thread; nothing else closes these.
-                    scope = Scope.begin(stack)
+                # A task or a request closes the connections of its thread; nothing else closes these.
+                async with Scope() as scope:
                     await limited.aacquire(args, kwargs)
                     await scope.aclose_idle()
                     ensure_enclosing_held()

@@ -8,11 +8,11 @@ import functools
 import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from contextlib import AsyncExitStack, ExitStack
 from types import AsyncGeneratorType, GeneratorType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.host import host
 
 if TYPE_CHECKING:
     from django_tasklock.decorators.call import Call
@@ -113,39 +113,43 @@ def _called(function: Any) -> str:
     return str(getattr(function, "__qualname__", None) or repr(function))
 
 
-def wrap(function: F, new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call], signature: inspect.Signature) -> F:
-    """Wrap ``function``: each call runs in the ``Call`` that ``new_call`` makes from its arguments."""
+def wrap(
+    function: F,
+    new_call: Callable[[tuple[Any, ...], dict[str, Any]], Call],
+    signature: inspect.Signature,
+    decorated: object,
+) -> F:
+    """Wrap ``function``: each call runs in the ``Call`` that ``new_call`` makes from its arguments.
+
+    ``decorated``: its ``lock`` or ``limiter``, by which the host knows it.
+    """
+
+    def joined(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+        call = new_call(args, kwargs)
+        call.caller = host().join(decorated, call) or call.caller
+        return call
+
     if is_async(function):
 
         @functools.wraps(function)
         async def wrapper(*args: Any, **kwargs: Any) -> Any:
-            call = new_call(args, kwargs)
-            try:
-                async with AsyncExitStack() as stack:
-                    if await call.aenter(stack):
-                        result = await function(*args, **kwargs)
-                        check_is_over(function, result)
-                        return result
-            except BaseException:
-                call.abandon(later=True)
-                raise
-            return call.skipped
+            async def body() -> Any:
+                result = await function(*args, **kwargs)
+                check_is_over(function, result)
+                return result
+
+            return await joined(args, kwargs).arun(body)
 
     else:
 
         @functools.wraps(function)
         def wrapper(*args: Any, **kwargs: Any) -> Any:
-            call = new_call(args, kwargs)
-            try:
-                with ExitStack() as stack:
-                    if call.enter(stack):
-                        result = function(*args, **kwargs)
-                        check_is_over(function, result)
-                        return result
-            except BaseException:
-                call.abandon()
-                raise
-            return call.skipped
+            def body() -> Any:
+                result = function(*args, **kwargs)
+                check_is_over(function, result)
+                return result
+
+            return joined(args, kwargs).run(body)
 
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Celery checks arguments against it
     return cast(F, wrapper)

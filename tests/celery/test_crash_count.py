@@ -170,7 +170,7 @@ class TestOfThreeDeliveries:
             parking.record_running(*entry.columns, entry.sealed(), text_of(get_backend().get(NAME).holder))
             get_backend().set_flag(postrun.ROW_FLAG + one.result.id)
 
-        one.before(run.TaskCall, "check_with_lock", meets)
+        one.before(run.TaskCaller, "check_with_lock", meets)
         one.courier.run(redelivered=True)
         assert one.result.get(timeout=5)["status"] == "success"
         assert one.row() == []

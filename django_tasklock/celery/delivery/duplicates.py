@@ -44,19 +44,11 @@ class Attempt(NamedTuple):
     """Whether another holder released the lock meanwhile, perhaps another delivery of this message."""
 
 
-TAKEN = Attempt(taken=True)
-
-
-def acquire_now(lock: TaskLock, message: Message) -> Attempt:
-    """Acquire the lock if it is free or its holder is dead. Wait only for an earlier delivery of ``message``.
+def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
+    """Acquire a lock that was just found busy if its holder is dead. Wait only for an earlier delivery of ``message``.
 
     Raises ``Duplicate`` if another delivery of it is alive.
     """
-    return TAKEN if lock.acquire(blocking=False) else acquire_busy(lock, message)
-
-
-def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
-    """Do what ``acquire_now`` does, for a lock that was just found busy."""
     lock.on_busy = lock.on_timeout = ""  # the conflict is counted already
     attempt = resolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT
@@ -66,10 +58,8 @@ def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
     return attempt._replace(taken=taken, released_meanwhile=not taken)
 
 
-async def aacquire_now(lock: TaskLock, message: Message) -> Attempt:
-    """Do what ``acquire_now`` does, for coroutines."""
-    if await lock.aacquire(blocking=False):
-        return TAKEN
+async def aacquire_busy(lock: TaskLock, message: Message) -> Attempt:
+    """Do what ``acquire_busy`` does, for coroutines."""
     lock.on_busy = lock.on_timeout = ""
     attempt = await aresolve_duplicate(lock, message)
     lock.on_timeout = TIMED_OUT

@@ -14,12 +14,13 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.definition import bound_arguments, limiters_of
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
-from django_tasklock.decorators.call import CallStrategy, Skipped, skip, skip_or_raise
-from django_tasklock.decorators.concurrency import LIMIT_REACHED, PermitOfCall
-from django_tasklock.decorators.options import CallOptions
+from django_tasklock.decorators.call import Call, Caller, Skipped
+from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
+from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.ownership import Refusal
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 
 logger = logging.getLogger("django_tasklock")
@@ -61,32 +62,20 @@ def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
     return freed
 
 
-class PermitTaskCall(CallStrategy):
-    """The call of a task's body for a message."""
+class PermitTaskCaller(Caller):
+    """A worker that calls a task's body for a message. By default its ``on_conflict`` is ``retry``."""
 
-    default_conflict = "retry"
-    """The ``on_conflict`` of a decorator without one."""
-
-    def __init__(self, options: CallOptions) -> None:
-        super().__init__(options)
-        self.lock = cast(ConcurrencyLimiter, options.lock)
+    def __init__(self, call: Call, permit: PermitOfCall) -> None:
+        call.on_conflict = permit.on_conflict or "retry"
+        super().__init__(call)
+        self.lock = cast(ConcurrencyLimiter, call.lock)
         self.message = Message(get_current_worker_task())
 
-    def take(self) -> Skipped | None:
-        """Acquire a permit, or put the message aside."""
-        taken = self.lock.acquire() if self.options.on_conflict == "wait" else self.lock.acquire(blocking=False)
-        return None if taken else self._resolve_conflict()
-
-    async def atake(self) -> Skipped | None:
-        """Do what ``take`` does, for coroutines."""
-        waits = self.options.on_conflict == "wait"
-        taken = await (self.lock.aacquire() if waits else self.lock.aacquire(blocking=False))
-        return None if taken else self._resolve_conflict()
-
-    def _resolve_conflict(self) -> Skipped:
-        error, action = self.lock.conflict_error(), self.options.on_conflict
+    def on_busy(self, refusal: Refusal) -> Lease | Skipped:
+        """Put the message aside, skip it, or raise."""
+        error, action = refusal.error, self.call.on_conflict
         if isinstance(error.__cause__, BackendUnavailable) and action not in ("raise", "wait"):
-            return skip(self.lock, error)  # as on_unavailable="skip" demands
+            return self.call.skip(error)  # as on_unavailable="skip" demands
         if action in ("retry", "skip", "reject") and (self._has_own_permit() or self.message.is_continuation):
             # Never skip a message that was started before: its work has begun, and it may still hold a permit.
             action = "retry"
@@ -95,10 +84,10 @@ class PermitTaskCall(CallStrategy):
             self._defer()
         if action == "reject":
             if self.message.in_canvas:  # without this member's result the others would wait for ever
-                return skip(self.lock, error, LIMIT_REACHED)
+                return self.call.skip(error)
             events.conflict(error, "reject")
             reject(error, self.message)
-        return skip_or_raise(self.options, LIMIT_REACHED)
+        return self.call.skip_or_raise(error)
 
     def _has_own_permit(self) -> bool:
         """Return whether an earlier delivery of this message has a permit. Permits of dead processes are freed."""

@@ -28,12 +28,12 @@ class LockOverRetry:
         self.request = request
         self._handle = ""
 
-    def wait(self, history: History) -> bool:
+    def wait(self, history: History, patience: float) -> bool:
         """Wait for the lock, or defer the message if the lock is kept by ``retry()``.
 
         The message that the lock is kept for needs a worker slot, perhaps this one.
         """
-        ends = monotonic() + self.lock.parameters.max_wait
+        ends = monotonic() + patience
         while True:
             met = self.lock.busy_record
             if met is not None and met.holder.kept:

@@ -11,7 +11,7 @@ from celery._state import get_current_worker_task
 
 from django_tasklock.celery.delivery import postrun
 from django_tasklock.celery.delivery.defer import reject
-from django_tasklock.celery.delivery.duplicates import Attempt, aacquire_now, acquire_busy
+from django_tasklock.celery.delivery.duplicates import Attempt, acquire_busy
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.delivery.retry_lock import LockOverRetry
@@ -19,21 +19,21 @@ from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.state import DeliveryState, state_of
-from django_tasklock.decorators.call import CallStrategy, Skipped, skip, skip_or_raise
-from django_tasklock.decorators.options import CallOptions
+from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.exceptions import BackendUnavailable, GuardRejected
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.locks.ownership import Refusal
 
 logger = logging.getLogger("django_tasklock")
 
 FIRST_PAUSE = 0.5  # seconds until a message whose row is missing is tried again
 
 
-class TaskCall(CallStrategy):
-    """The call of a task's own body for a message. It checks its history, its line, and the lock, in that order.
+class TaskCaller(Caller):
+    """A worker that calls a task's own body for a message: it checks the history, the line and the lock in that order.
 
     ``message``: by default the worker's current one. ``kept_lock``: the handling of ``retry_keeps_lock``.
     ``callers_park``: whether a caller may have parked a message behind the lock although the task itself does not park.
@@ -41,71 +41,66 @@ class TaskCall(CallStrategy):
 
     def __init__(
         self,
-        options: CallOptions,
+        call: Call,
         message: Message | None = None,
         kept_lock: LockOverRetry | None = None,
         *,
         callers_park: bool = False,
     ) -> None:
-        self.options = options
-        self.lock = cast(TaskLock, options.lock)
+        super().__init__(call)
+        self.patience, self.wait = self.wait, 0.0
+        self.lock = cast(TaskLock, call.lock)
         self.message = message or Message(get_current_worker_task())
         self.state: DeliveryState = state_of(self.message.request)
         """The state of the delivery, for code that runs after the call."""
         self.lock.task = Task(self.message.task.name, self.message.id, self.message.try_number)
         self.acks_late = self.message.acks_late
-        self.uses_line = options.on_conflict in ("queue", "coalesce")
+        self.uses_line = call.on_conflict in ("queue", "coalesce")
         self.callers_park = callers_park and not self.uses_line
         self.kept_lock = kept_lock
         self.delivered_before = self.message.delivered_before
-        self.lock.on_busy = self._action_when_busy()
+        self.action = self._action_when_busy()
 
     @cached_property
     def history(self) -> History:
         """The earlier deliveries. Not created for a first delivery that finds its lock free."""
-        return History(self.message, self.lock, self.options.on_conflict)
+        return History(self.message, self.lock, self.call.on_conflict)
 
     @cached_property
     def line(self) -> Line:
         """The messages that wait for the same lock."""
-        return Line(self.history, self.options.queue_limit)
+        return Line(self.history, self.call.queue_limit)
 
     @property
     def maybe_redelivered(self) -> bool:
         """Whether there may be earlier deliveries, as far as is known yet."""
         return "history" in self.__dict__ and self.history.maybe_redelivered
 
-    def take(self) -> Skipped | None:
-        """Acquire the lock in the message's turn. Return a result if the message is superseded or skipped.
+    def before(self) -> Skipped | None:
+        """Check whether the message has work and whether it is its turn. Return a result if it is superseded.
 
-        Raises ``Parked`` if it is parked and ``Duplicate`` if it has ended or another delivery has it.
+        Raises ``Parked`` if it is parked and ``Duplicate`` if it has ended.
         """
-        if self.delivered_before or self.uses_line:
-            skipped = self.check_before_lock()
-            if skipped is not None:
-                return skipped
-        if not self.acquire():
-            return self.resolve_conflict()
+        return self.check_before_lock() if self.delivered_before or self.uses_line else None
+
+    def on_busy(self, refusal: Refusal) -> Lease | Skipped:
+        """Take the lock over from a dead delivery, wait for it, or do what ``on_conflict`` says."""
+        return self.lock.require_lease() if self.acquire_busy() else self.resolve_conflict()
+
+    def on_held(self, lease: Lease) -> Skipped | None:
+        """Check again, with the lock, whether the message has work."""
+        if self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
+            self.state.remove_row = bool(self.message.sent or self.state.remove_row)
         skipped = self.check_with_lock() if self.maybe_redelivered else None
         if skipped is None and self.kept_lock is not None:
             self.kept_lock.store_handle()
         return skipped
 
-    async def atake(self) -> Skipped | None:
-        """Acquire the lock for a coroutine. It is not parked and keeps no row for later deliveries."""
-        attempt = await aacquire_now(self.lock, self.message)
-        self.history.record_attempt(attempt)
-        if attempt.undecided:
-            self.history.defer()
-        if attempt.taken or (self.options.on_conflict == "wait" and await self.lock.aacquire()):
-            return None
-        return self.resolve_conflict()
-
     def _action_when_busy(self) -> str:
         """Return the action to record if the lock is busy at the first attempt; empty if the call waits for it."""
         if self.delivered_before:  # it may take the lock over from its own dead worker
             return "redelivered"
-        action = self.options.on_conflict
+        action = self.call.on_conflict
         if action in ("skip", "reject") and self.message.is_continuation:
             return "retry"
         return "" if action == "wait" else action
@@ -117,14 +112,6 @@ class TaskCall(CallStrategy):
         except DOWN as error:
             logger.warning("lock %r: parked messages could not be read: %s", self.lock.name, error)
             return None
-
-    def acquire(self) -> bool:
-        """Acquire the lock, take it over from a dead delivery, or wait for it. Return whether it is held."""
-        waits = self.options.on_conflict == "wait"
-        taken = self.lock.acquire(blocking=False if waits else None) or self.acquire_busy()
-        if taken and self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
-            self.state.remove_row = bool(self.message.sent or self.state.remove_row)
-        return taken
 
     def acquire_busy(self) -> bool:
         """Take the lock over from an earlier delivery, or wait for it with ``wait``. Return whether it is held."""
@@ -141,11 +128,13 @@ class TaskCall(CallStrategy):
         history.record_attempt(attempt)
         if attempt.undecided:
             history.defer()
-        return attempt.taken or (self.options.on_conflict == "wait" and self.wait())
+        return attempt.taken or (self.call.on_conflict == "wait" and self.wait_for_lock())
 
-    def wait(self) -> bool:
+    def wait_for_lock(self) -> bool:
         """Wait for the lock. Return whether it is held."""
-        return self.lock.acquire() if self.kept_lock is None else self.kept_lock.wait(self.history)
+        if self.kept_lock is None:
+            return self.lock.acquire(blocking_timeout=self.patience)
+        return self.kept_lock.wait(self.history, self.patience)
 
     def resolve_conflict(self) -> Skipped:
         """Do what ``on_conflict`` says, after any waiting. Return the result of the call if it is skipped.
@@ -153,16 +142,16 @@ class TaskCall(CallStrategy):
         Otherwise raises: ``TaskLockAcquireError``; ``Duplicate`` if another delivery has done the work; ``Retry``,
         ``Parked`` or ``Rejected`` for Celery.
         """
-        lock, action, message = self.lock, self.options.on_conflict, self.message
+        lock, action, message = self.lock, self.call.on_conflict, self.message
         error = lock.conflict_error()
         self.history.discard_if_done()
         if isinstance(error.__cause__, BackendUnavailable) and action not in ("raise", "wait"):
-            return skip(lock, error)  # as on_unavailable="skip" demands
+            return self.call.skip(error)  # as on_unavailable="skip" demands
         if action in ("skip", "reject") and message.is_continuation:
             action = "retry"
         if action == "reject":
             if message.in_canvas:  # without this member's result the others would wait for ever
-                return skip(lock, error)
+                return self.call.skip(error)
             events.conflict(error, "reject")
             reject(error, message)
         if action == "retry":
@@ -171,11 +160,11 @@ class TaskCall(CallStrategy):
         if self.uses_line:
             events.conflict(error, action)
             return self.line.park()
-        return skip_or_raise(self.options)
+        return self.call.skip_or_raise(error)
 
     def row_locked(self, error: GuardRejected) -> None:
         """Do what ``on_conflict`` says; ``queue`` and ``coalesce`` send the message again, as ``retry`` does."""
-        action = self.options.on_conflict
+        action = self.call.on_conflict
         if action in ("retry", "queue", "coalesce") or (action in ("skip", "reject") and self.message.is_continuation):
             self.state.kept_lock = None
             self.history.defer(why=str(error), kept=None)
@@ -209,8 +198,8 @@ class TaskCall(CallStrategy):
 
         The pauses grow with the time since the first try: half a second, the same, 1, 2, 4 seconds and so on.
         """
-        assert self.options.row is not None
-        patience, now = self.options.row.guard.missing_timeout, time.time()
+        assert self.call.row is not None
+        patience, now = self.call.row.guard.missing_timeout, time.time()
         since, retries = self.message.header.get("missing") or (now, self.message.retries)
         if retries != self.message.retries:  # of an earlier try, which had found its row
             since = now
@@ -226,7 +215,7 @@ class TaskCall(CallStrategy):
             reason=error.reason,
         )
 
-    def leave(self, error: BaseException | None, lease: Lease) -> None:
+    def release(self, lease: Lease, error: BaseException | None) -> None:
         """Leave the line and close the row, then release the lock, so that the next holder sees neither."""
         try:
             if self.uses_line:
@@ -234,9 +223,9 @@ class TaskCall(CallStrategy):
             if self.maybe_redelivered and self.history.has_row:
                 self.history.close(error, lease.token)
         finally:  # a time limit may strike in the ``try`` block
-            self.release(error, lease)
+            self.release_lock(lease, error)
 
-    def release(self, error: BaseException | None, lease: Lease) -> None:
+    def release_lock(self, lease: Lease, error: BaseException | None) -> None:
         """Release the lock and promote the next waiting message, or keep the lock for the next try."""
         if self.kept_lock is not None and self.kept_lock.keep(error):
             return
@@ -245,7 +234,7 @@ class TaskCall(CallStrategy):
         if self.acks_late:
             flags.append(row_flag)
         lock.flags_to_clear = tuple(flags)
-        lock.leave_and_release(lease)
+        lock.release(lease)
         flags_set = lock.cleared_flags
         if self.uses_line:
             self.line.promote_after_release()
