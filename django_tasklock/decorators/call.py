@@ -22,9 +22,8 @@ from django_tasklock.exceptions import (
 from django_tasklock.guards.claim import Claim, current
 from django_tasklock.host import host
 from django_tasklock.locks import events
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import Acquirable
-from django_tasklock.locks.ownership import Refusal
 
 logger = logging.getLogger("django_tasklock")
 
@@ -73,11 +72,11 @@ class Caller:
 
     def release(self, lease: Lease, error: BaseException | None) -> None:
         """Release ``lease``. ``error``: the exception that ended the call."""
-        self.call.lock.release(lease)
+        self.call.lock.give(lease)
 
     async def arelease(self, lease: Lease) -> None:
         """Do what ``release`` does, for coroutines."""
-        await self.call.lock.arelease(lease)
+        await self.call.lock.agive(lease)
 
 
 class Call:
@@ -108,17 +107,17 @@ class Call:
         """Whether its body may run for hours, so that it should not hold connections that it does not use."""
         self.begun = False
         """Whether the body has begun."""
-        if row is not None:
-            lock.row = str(row)
         self.caller = Caller(self)
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run ``body`` and return its result, or the result of a call that is skipped."""
         with Scope(self.release_connections, long=self.long) as scope:
-            lease = self.caller.before() or self._take()
-            if not isinstance(lease, Lease):
-                return lease
-            with Holding(self, lease):
+            taken = self.caller.before() or self.lock.take(self.caller.wait, action=self.caller.action)
+            if isinstance(taken, Refusal):
+                taken = self.caller.on_busy(taken)
+            if not isinstance(taken, Lease):
+                return taken
+            with Holding(self, taken) as lease:
                 if (skipped := self.caller.on_held(lease)) is not None:
                     return skipped
                 with Closing(self, lease) as closing:
@@ -134,10 +133,12 @@ class Call:
     async def arun(self, body: Callable[[], Awaitable[Any]]) -> Any:
         """Do what ``run`` does, for coroutines."""
         async with Scope(self.release_connections, long=self.long) as scope:
-            lease = self.caller.before() or await self._atake()
-            if not isinstance(lease, Lease):
-                return lease
-            async with Holding(self, lease), Closing(self, lease) as closing:
+            taken = self.caller.before() or await self.lock.atake(self.caller.wait, action=self.caller.action)
+            if isinstance(taken, Refusal):
+                taken = await self.caller.aon_busy(taken)
+            if not isinstance(taken, Lease):
+                return taken
+            async with Holding(self, taken) as lease, Closing(self, lease) as closing:
                 try:
                     await closing.aclaim_row()
                 except GuardRejected as error:
@@ -146,20 +147,6 @@ class Call:
                 ensure_enclosing_held()
                 self.begun = True
                 return await body()
-
-    def _take(self) -> Lease | Skipped:
-        lock, caller = self.lock, self.caller
-        lock.on_busy = caller.action
-        taken = lock.acquire(blocking_timeout=caller.wait) if caller.wait else lock.acquire(blocking=False)
-        return lock.require_lease() if taken else caller.on_busy(Refusal(lock.conflict_error(), lock.busy_record))
-
-    async def _atake(self) -> Lease | Skipped:
-        lock, caller = self.lock, self.caller
-        lock.on_busy = caller.action
-        waits = lock.aacquire(blocking_timeout=caller.wait) if caller.wait else lock.aacquire(blocking=False)
-        if await waits:
-            return lock.require_lease()
-        return await caller.aon_busy(Refusal(lock.conflict_error(), lock.busy_record))
 
     def skip_or_raise(self, error: TaskLockAcquireError) -> Skipped:
         """Skip the call because of ``error`` if its options say so; raise it otherwise."""
@@ -202,34 +189,26 @@ class Holding:
     """The block of a call's lease, and its release. A forked child leaves the body of its parent without that."""
 
     def __init__(self, call: Call, lease: Lease) -> None:
-        self.call = call
+        self.caller = call.caller
         self.lease = lease
+        self._block = call.lock.block(lease)
 
-    def __enter__(self) -> None:
-        self.call.lock.enter()
+    def __enter__(self) -> Lease:
+        self._block.__enter__()
+        return self.lease
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        lease = self._left()
-        if lease is not None:
-            self.call.caller.release(lease, error)
+        self._block.__exit__(None, None, None)
+        if not self.lease.inherited:
+            self.caller.release(self.lease, error)
 
-    async def __aenter__(self) -> None:
-        self.__enter__()
+    async def __aenter__(self) -> Lease:
+        return self.__enter__()
 
     async def __aexit__(self, *how: object) -> None:
-        lease = self._left()
-        if lease is not None:
-            await self.call.caller.arelease(lease)
-
-    def _left(self) -> Lease | None:
-        """Leave the block; return the lease to release: the body may have released its own, and acquired another."""
-        lease: Lease | None = self.lease
-        if lease is None or lease.released or lease.successor is not None:
-            lease = self.call.lock.lease
-        if lease is None or lease.inherited:
-            return None
-        self.call.lock.leave(lease)
-        return lease
+        self._block.__exit__(None, None, None)
+        if not self.lease.inherited:
+            await self.caller.arelease(self.lease)
 
 
 class Closing:

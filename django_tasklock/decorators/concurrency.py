@@ -63,16 +63,15 @@ class PermitOptions:
 
     def limiter(self, name: str, wait: Duration, kind: str) -> ConcurrencyLimiter:
         """Return a limiter of this name, counted as ``kind``."""
-        limiter = ConcurrencyLimiter(
+        return ConcurrencyLimiter(
             name,
             self.limit,
             timeout=self.timeout,
             lease=self.lease,
             blocking_timeout=wait,
             on_unavailable=self.on_unavailable,
+            kind=kind,
         )
-        limiter.kind = kind
-        return limiter
 
 
 class PermitOfCall:

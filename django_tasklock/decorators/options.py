@@ -16,7 +16,6 @@ from django_tasklock.conf import (
     milliseconds,
     spans,
 )
-from django_tasklock.counts import clean_kind
 from django_tasklock.decorators.call import Call
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockError
@@ -64,8 +63,8 @@ class LockOptions:
                 " several; take 'skip', 'raise', 'wait', 'retry' or 'reject', or lock one name"
             )
 
-    def call(self, name: str, row: GuardedRow | None = None) -> Call:
-        """Return one call by the current settings, with a new lock of this name."""
+    def call(self, name: str, row: GuardedRow | None = None, kind: str = "") -> Call:
+        """Return one call by the current settings, with a new lock of this name, counted as ``kind`` or the label."""
         conflict = self.on_conflict or get_settings().ON_CONFLICT
         if isinstance(name, Names):
             self.check_several(conflict)
@@ -75,8 +74,9 @@ class LockOptions:
             lease=self.lease,
             reentrant=self.reentrant,
             on_unavailable=self.on_unavailable,
+            kind=kind or self.label,
+            row="" if row is None else str(row),
         )
-        lock.kind = clean_kind(self.label)
         if row is not None and (tenant := other_tenant(lock.name)):
             raise TaskLockError(
                 f"{self.where}: {row} of tenant {tenant!r} cannot be claimed by tenant {get_settings().tenant()!r}: the"

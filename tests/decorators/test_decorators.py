@@ -116,7 +116,7 @@ class TestTaskLock:
         assert inside == [("a:1", True)]
         assert here(current_lock) is None
 
-    def test_a_lost_lock_that_the_body_takes_again_is_given_back(self):
+    def test_a_lost_lock_that_the_body_takes_again_is_the_bodys_to_give_back(self):
         @task_lock("a")
         def work():
             lock = current_lock()
@@ -124,6 +124,8 @@ class TestTaskLock:
             with pytest.raises(LockLost):
                 lock.ensure_held()
             assert lock.acquire()
+            assert held("a")
+            assert lock.release()
 
         work()
         assert here(current_lock) is None

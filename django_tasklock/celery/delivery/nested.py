@@ -13,9 +13,8 @@ from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Attempt, aacquire_busy, acquire_busy
 from django_tasklock.celery.message import Message
 from django_tasklock.decorators.call import Call, Caller, Skipped
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.ownership import Refusal
 
 RAISING_IN_MAP = ("raise", "wait")
 """The values of ``on_conflict`` that raise inside a map as well, as their authors expect."""

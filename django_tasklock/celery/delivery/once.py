@@ -14,14 +14,13 @@ from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.message import Message, token_of
 from django_tasklock.celery.options import OnceOptions
-from django_tasklock.counts import clean_kind
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.ownership import Refusal, current_owner
+from django_tasklock.locks.ownership import current_owner
 from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import parameters_of
 
@@ -75,8 +74,7 @@ def once_call(
     message: Message | None,
 ) -> Call:
     """Return a call of a task with the ``chosen`` options. ``message``: the message of a worker's call."""
-    call = chosen.lock.call(name, row_of(task, args, kwargs))
-    call.lock.kind = clean_kind(task.name)
+    call = chosen.lock.call(name, row_of(task, args, kwargs), task.name)
     if message is not None:
         lock = cast(TaskLock, call.lock)
         if handle := message.header.get("kept"):

@@ -19,8 +19,7 @@ from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
-from django_tasklock.locks.lease import Lease
-from django_tasklock.locks.ownership import Refusal
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
 
 logger = logging.getLogger("django_tasklock")

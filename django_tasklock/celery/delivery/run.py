@@ -21,11 +21,9 @@ from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.state import DeliveryState, state_of
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.exceptions import BackendUnavailable, GuardRejected
-from django_tasklock.host import Task
 from django_tasklock.locks import events
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.ownership import Refusal
 
 logger = logging.getLogger("django_tasklock")
 
@@ -53,7 +51,6 @@ class TaskCaller(Caller):
         self.message = message or Message(get_current_worker_task())
         self.state: DeliveryState = state_of(self.message.request)
         """The state of the delivery, for code that runs after the call."""
-        self.lock.task = Task(self.message.task.name, self.message.id, self.message.try_number)
         self.acks_late = self.message.acks_late
         self.uses_line = call.on_conflict in ("queue", "coalesce")
         self.callers_park = callers_park and not self.uses_line
