@@ -64,8 +64,6 @@ class Holder:
     """Machine and start time of the process, for ``locks.holder.alive``. Empty where they are not known."""
     row: str = ""
     """The guarded row that is being processed, ``videos.video:42``; empty where there is none."""
-    kept: bool = False
-    """Whether it is kept for a message on its way, so that the end of the process does not end it."""
     limit: int = 0
     """The limit of a permit's holder; 0: not known, or a lock."""
     kind: str = ""
@@ -73,7 +71,14 @@ class Holder:
     unreadable: bool = False
     """Whether the stored value begins like ours and cannot be parsed."""
 
+    @property
+    def is_message(self) -> bool:
+        """Whether it is a message on its way, no process: that of a ``unique`` lock while its task does not run."""
+        return bool(self.task_id and not self.pid)
+
     def __str__(self) -> str:
+        if self.is_message:
+            return f"message {printable(self.task)}[{printable(self.task_id)}]"
         where = f"{printable(self.host)}:{self.pid}" if self.host else "unreadable" if self.unreadable else "unknown"
         return f"{where} ({printable(self.task)}[{printable(self.task_id)}])" if self.task else where
 

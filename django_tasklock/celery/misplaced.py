@@ -25,7 +25,7 @@ COMPARED_OPTIONS = tuple(name for name in TASK_OPTIONS if name not in ("guard", 
 
 Not ``guard`` and ``model``: each looks like a misspelling of the other, and projects have a ``mode``.
 """
-_OWN_OPTIONS = ("on_conflict", "on_unavailable", "retry_keeps_lock")
+_OWN_OPTIONS = ("on_conflict", "on_unavailable")
 """The task attributes that have a meaning in this package only."""
 _SHARED_OPTIONS = ("timeout",)
 """Our option names that are publishing options as well: kombu has a ``timeout``."""

@@ -23,7 +23,7 @@ UNIQUE = (None, "until_start", "until_finish")
 
 CALL_OPTIONS = (
     "key", "timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "unique", "unique_for",
-    "on_duplicate", "queue_limit", "retry_keeps_lock",
+    "on_duplicate", "queue_limit",
 )  # fmt: skip
 """The options that a single call may set; a task sets them for all of its calls."""
 TASK_OPTIONS = (*CALL_OPTIONS, "guard", "model", "pk", "lookup", "release_connections", "takeovers")
@@ -37,7 +37,7 @@ _LOCK_OPTIONS = (
     "queue_limit",
     "release_connections",
 )
-_ONCE_OPTIONS = ("unique", "unique_for", "on_duplicate", "retry_keeps_lock")
+_ONCE_OPTIONS = ("unique", "unique_for", "on_duplicate")
 _PREFIX = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
@@ -54,7 +54,6 @@ class OnceOptions:
     unique: str | None
     unique_for: Duration | None
     on_duplicate: str
-    retry_keeps_lock: bool
 
     def __post_init__(self) -> None:
         where = self.lock.label
@@ -66,8 +65,6 @@ class OnceOptions:
             milliseconds(self.unique_for, "unique_for", name=where)
             if self.unique is None:
                 raise TaskLockError(f"{where}: unique_for goes with unique")
-        if not isinstance(self.retry_keeps_lock, bool):
-            raise TaskLockError(f"{where}: retry_keeps_lock must be True or False, not {self.retry_keeps_lock!r}")
 
 
 def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None = None) -> dict[str, Any]:

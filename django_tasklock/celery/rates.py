@@ -176,14 +176,13 @@ class Turn:
     def _send_again(self, wait: float, fields: dict[str, Any], began: float) -> NoReturn:
         message = self.message
         seconds = countdown(message.task.app, self.limiter, wait, self.missed)
-        self.state.kept_lock = None  # others may have the lock meanwhile, even if retry() would keep it
         if self.timeout is not None:
             remaining = max(0.0, self.timeout - (monotonic() - began) - seconds)
             fields["left"] = remaining
         header = reservation_header(fields, message.retries, self.missed)
         handled = sys.exception()
         try:
-            send(message.to_signature(countdown=seconds, kept=None, put_back=None, **{RATE: header}), message.task)
+            send(message.to_signature(countdown=seconds, put_back=None, **{RATE: header}), message.task)
         except Exception as error:
             if was_not_sent(error, handled):
                 self.limiter.give_back(fields["ticket"])

@@ -22,8 +22,8 @@ _RETRY_OPTIONS = (
 def retry_header(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
     """Return the header of a retry with these arguments; ``None``: those of this try.
 
-    If the arguments change the lock, the header loses the sequence number and everything that is kept for this try. A
-    key that the caller chose stays.
+    If the arguments change the lock, the header loses the sequence number and the ``unique`` lock of this try. A key
+    that the caller chose stays.
     """
     if args is None and kwargs is None:
         return dict(header)

@@ -6,8 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from django_tasklock.locks.lock import TaskLock
-
 STATE = "tasklock_state"
 """The name of the request attribute that has the state; requests of other tasks hardly ever have one."""
 
@@ -22,8 +20,6 @@ class DeliveryState:
     """Whether the delivery has already waited for its turn at the rate limit."""
     on_body_start: Callable[[], None] | None = None
     """Callback to run once it is certain that the body starts."""
-    kept_lock: tuple[TaskLock, str] | None = None
-    """The lock that ``retry()`` keeps, and the handle by which the next try finds it."""
     lock_changed: bool = False
     """Whether the next try was sent with other arguments and so has another lock."""
     unique_settled: bool = False

@@ -98,8 +98,6 @@ class OnceTask(_DjangoTask):
     """The unique field of the row that the key is of, by default the primary key."""
     guarded: ClassVar[GuardedRows | None] = None
     """The rows of a guarded task, set when it is bound."""
-    retry_keeps_lock: ClassVar[bool] = False
-    """Whether ``retry()`` keeps the lock until the next try, or releases it."""
     release_connections: ClassVar[bool | None] = None
     """``True``, for a long body: it starts without database connections, and its guarded writes keep none open.
     ``False``: even the connections that the body opened stay open after it."""
@@ -152,8 +150,8 @@ class OnceTask(_DjangoTask):
         """Return the task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
 
         ``key`` (literally), ``timeout``, ``lease``, ``on_conflict``, ``blocking_timeout``, ``on_unavailable``,
-        ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``, ``retry_keeps_lock``. Raises ``TaskLockError`` at
-        once if one of them is invalid.
+        ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``. Raises ``TaskLockError`` at once if one of them
+        is invalid.
         """
         options.merge(self, overrides)
         return Once(self, overrides)
@@ -250,18 +248,12 @@ class OnceTask(_DjangoTask):
     def signature_from_request(
         self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
     ) -> Signature[Any]:
-        """Return the signature that ``retry()`` publishes, with this message's header and a kept lock's handle."""
+        """Return the signature that ``retry()`` publishes, with this message's header."""
         refuse_publishing_options(self.name, extra, "retry(...)")
         request = self.request if request is None else request
         our_header: Any = (extra.get("headers") or {}).get(HEADER)
         our_header = our_header if is_header_for(our_header, self.name, request.id) else header_of(request)
         our_header = retry_header(self, request, our_header, args, kwargs)
-        state = state_of(request)
-        if state.lock_changed:
-            state.kept_lock = None  # the kept lock is that of the former arguments
-        kept, handle = state.kept_lock or (None, "")
-        if kept is not None and kept.held:
-            our_header = {**our_header, "kept": handle}
         if our_header:
             our_header = bind_header(our_header, self.name, request.id)
             extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: our_header}

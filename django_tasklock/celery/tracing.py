@@ -129,7 +129,6 @@ def on_postrun(sender: Any = None, state: Any = None, retval: Any = None, **deta
     trace: Any = sys.modules[API]
     _current.reset(delivery.reset_token)
     import_module("opentelemetry.context").detach(delivery.attached)
-    delivery.record_released("kept")
     delivery.span.set_attribute("tasklock.ran", delivery.lock is not None)
     delivery.span.set_attribute("celery.state", str(state))
     if state == "FAILURE":

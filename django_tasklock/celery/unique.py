@@ -30,14 +30,12 @@ from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
-from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import alive, holder_json
+from django_tasklock.locks.holder import alive, message_json
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.transfer import keep_for, use_token
 from django_tasklock.names import MAX_LENGTH, of_tenant
 from django_tasklock.types import AcquireRequest, Busy, monotonic
 
@@ -70,7 +68,7 @@ def publish_unique(
     handle = os.urandom(16).hex()
     began = monotonic()
     request = AcquireRequest(
-        unique_name, token_of(handle), PUBLISHING_LEASE, lifetime, holder_json(Task(task.name, task_id), kept=True)
+        unique_name, token_of(handle), PUBLISHING_LEASE, lifetime, message_json(task.name, task_id)
     )
     try:
         answer = backend.acquire(request)
@@ -239,13 +237,13 @@ class UniqueLock:
         with of_tenant(""):  # the tenant is in the name already
             lock = TaskLock(name, timeout=terms.timeout, lease=terms.lease, on_unavailable="run")
         self._lock = lock
-        use_token(lock, token_of(self.unique["handle"]))
+        lock.supersedes = token_of(self.unique["handle"])
         # Renewed from now on, so that a worker that dies blocks others only for a lease.
         if lock.acquire(blocking=False):
             return
         record = lock.busy_record
         if record is not None and record.holder.task_id == self.message.id:
-            use_token(lock, record.token)  # the publisher has another SECRET_KEY
+            lock.supersedes = record.token  # of an earlier delivery, or of a publisher with another SECRET_KEY
             lock.acquire(blocking=False)
 
     def runs_elsewhere(self) -> bool:
@@ -254,7 +252,7 @@ class UniqueLock:
             record = get_backend().get(self.message.header["key"])
         except BackendUnavailable:  # the next request logs it
             return False
-        if record is None or record.holder.task_id != self.message.id or record.holder.kept:
+        if record is None or record.holder.task_id != self.message.id:
             return False
         return alive(record.holder) is not False
 
@@ -295,10 +293,15 @@ class UniqueLock:
         return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
     def _keep(self, seconds: float) -> None:
-        if self._acquired_lock is not None:
-            keep_for(self._acquired_lock, seconds)
+        name, task_id, lifetime = self.unique["name"], self.message.id, round(seconds * 1000)
+        if (lock := self._acquired_lock) is not None:
+            lease = lock.require_lease()
+            lock.drop(lease)
+            holder = message_json(self.message.task.name, task_id)
+            request = AcquireRequest(name, token_of(self.unique["handle"]), lifetime, lifetime, holder, lease.token)
+            if not (lease.without_lock or lease.lost):
+                _log_outage(name, lambda: lease.backend.acquire(request))
         else:
-            name, task_id, lifetime = self.unique["name"], self.message.id, round(seconds * 1000)
             verb = get_backend().extend
             _log_outage(
                 name,

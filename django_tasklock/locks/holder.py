@@ -21,11 +21,9 @@ RENEWED = 250
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes a new one for each call
 
 
-def holder_json(
-    task: host.Task | None = None, row: str = "", *, kept: bool = False, limit: int = 0, kind: str = ""
-) -> str:
+def holder_json(task: host.Task | None = None, row: str = "", *, limit: int = 0, kind: str = "") -> str:
     """Return this process and its task, by default the running one, as a JSON object: see ``Holder``."""
-    text = _json_without_kind(task, row, kept, limit)
+    text = _json_without_kind(task, row, limit)
     return f"{text[:-1]}{_of_kind(kind)}" if kind else text
 
 
@@ -35,13 +33,18 @@ def _of_kind(kind: str) -> str:
     return f',"kind":{_encode(kind)}}}'
 
 
-def _json_without_kind(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
+def _json_without_kind(task: host.Task | None, row: str, limit: int) -> str:
     check_process()
     if task is None and host.current.runs_task():
         task = host.current.current_task()
-    if task is None and not (row or kept or limit):
+    if task is None and not (row or limit):
         return _alone()
-    return _json(task, row, kept, limit)
+    return _json(task, row, limit)
+
+
+def message_json(task: str, task_id: str) -> str:
+    """Return a message on its way as the holder: no process, whose end would end it."""
+    return _encode({"task": task, "task_id": task_id})
 
 
 def boot() -> str:
@@ -73,12 +76,12 @@ def alive(holder: Holder) -> bool | None:
 def abandoned(record: Record) -> bool:
     """Tell whether the holder's process is known to be dead and the lock may be released for that.
 
-    A lock that is kept for a message on its way is not abandoned. Neither is one without a lease, as the plain
-    functions acquire it: it may be meant to outlive its process. A lock of another machine expires with its lease.
+    A lock without a lease, as the plain functions acquire it, is not abandoned: it may be meant to outlive its process.
+    A lock of another machine expires with its lease.
     """
-    holder, ttl = record.holder, record.ttl
+    ttl = record.ttl
     leased = ttl is not None and record.until - record.now > ttl + RENEWED
-    return leased and bool(record.token) and not holder.kept and alive(holder) is False
+    return leased and bool(record.token) and alive(record.holder) is False
 
 
 def _exists(pid: int) -> bool | None:
@@ -139,8 +142,8 @@ def _of_task(name: str) -> str:
     return _encode({**_process(), "task": name})[:-1]
 
 
-def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
-    if task is not None and not (task.retries or row or kept or limit):  # encoding all of it takes five times as long
+def _json(task: host.Task | None, row: str, limit: int) -> str:
+    if task is not None and not (task.retries or row or limit):  # encoding all of it takes five times as long
         return f'{_of_task(task.name)},"task_id":{_encode(task.id)}}}'
     known = dict(_process())
     if task is not None:
@@ -149,8 +152,6 @@ def _json(task: host.Task | None, row: str, kept: bool, limit: int) -> str:
             known["retries"] = task.retries
     if row:
         known["row"] = row
-    if kept:
-        known["kept"] = True
     if limit:
         known["limit"] = limit
     return _encode(known)

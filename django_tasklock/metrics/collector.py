@@ -43,7 +43,6 @@ COUNTERS = {
     counts.RELEASED: Metric("tasklock_released", KIND, "Locks that their holders released."),
     counts.EXPIRED: Metric("tasklock_expired", KIND, "Leases that ran out, counted when that is noticed."),
     counts.FORCED: Metric("tasklock_forced", KIND, "Locks that were released by force."),
-    counts.TRANSFERRED: Metric("tasklock_transferred", KIND, "Locks that were kept for the retry of a task."),
     counts.LOST: Metric("tasklock_lost", KIND, "Holders that learned, while they ran, that they had lost the lock."),
     counts.CONFLICT: Metric("tasklock_conflicts", ("kind", "action"), "Times that a lock was busy, by what was done."),
     counts.GRANTED: Metric("tasklock_limiter_granted", ("limiter", "how"), "Calls let through, at_once or waited."),

@@ -115,9 +115,10 @@ class TestTogether:
         video.refresh_from_db()
         assert video.status == "ready"
 
-    def test_a_lock_that_a_retry_keeps_is_found_again(self, single):
+    def test_a_permit_inside_of_a_lock(self, single):
         result = single.publish("limited_once", "b")
-        single.wait_until(lambda: single.lock("once:b") is not None)
+        single.wait_until(lambda: "is busy, again in" in "".join(worker.log() for worker in single.workers), 20)
+        assert single.lock("once:b") is None
         single.gate_of_a.open()
         assert single.outcome(result)[0] == "SUCCESS"
         single.wait_until(lambda: single.lock("once:b") is None)

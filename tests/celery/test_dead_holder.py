@@ -15,7 +15,6 @@ from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.delivery import retry_lock
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.host import Task as Known
 from django_tasklock.locks.holder import holder_json
@@ -62,8 +61,8 @@ def test_for_a_decorated_task(app: OnceApp) -> None:
 
 @pytest.mark.parametrize(
     "known",
-    [{"kept": True}, {"proc": "another:1"}, {"ttl": 3_600_000}],
-    ids=["kept for a message", "on another machine", "without a lease"],
+    [{"proc": "another:1"}, {"ttl": 3_600_000}],
+    ids=["on another machine", "without a lease"],
 )
 def test_what_may_be_meant_is_left_alone(app: OnceApp, known: Any) -> None:
     app.task(key="a", on_conflict="skip").delay()
@@ -97,50 +96,3 @@ def test_a_dead_one_that_comes_back_superseded(app: OnceApp) -> None:
     assert (state, value["reason"]) == ("SUCCESS", "coalesced")
     assert get_backend().records() == []
     assert app.run() == ("SUCCESS", "ran")
-
-
-class TestWaitingForOneThatIsKept:
-    """F44: ``retry_keeps_lock`` and ``wait``: those who wait had every slot, and the one to come back none."""
-
-    OPTIONS: Any = {"key": "a", "on_conflict": "wait", "retry_keeps_lock": True, "blocking_timeout": 600}
-
-    def kept(self, app: OnceApp) -> Any:
-        def body(self: Any, x: int) -> int:
-            if not x and not self.request.retries:
-                raise self.retry(countdown=0)
-            return x
-
-        return app.task(body, bind=True, **self.OPTIONS)
-
-    def test_it_is_put_off(self, app: OnceApp) -> None:
-        task = self.kept(app)
-        task.delay(0)
-        task.delay(1)
-        first, second = app.all()
-        assert app.run(first)[0] == "RETRY"
-        again = app.take()
-        assert app.run(second)[0] == "RETRY"
-        assert app.run(again) == ("SUCCESS", 0)
-        assert app.run() == ("SUCCESS", 1)
-
-    def test_one_that_waits_already(self, app: OnceApp, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(retry_lock, "POLL_INTERVAL", 0.05)
-        task = self.kept(app)
-        task.delay(1)
-        message = app.take()
-        token = new_token()
-        get_backend().acquire(AcquireRequest("a", token, 60_000, 60_000, holder_json(Known(task.name, "other"))))
-        acquire, asked = TaskLock.acquire, []
-
-        def meanwhile(lock: TaskLock, *what: Any, **how: Any) -> bool:
-            if lock.name == "a" and "blocking_timeout" in how and not asked:
-                asked.append(how)
-                kept = AcquireRequest(
-                    "a", new_token(), 60_000, 60_000, holder_json(Known(task.name, "other"), kept=True), token
-                )
-                assert isinstance(get_backend().acquire(kept), Grant)
-            return acquire(lock, *what, **how)
-
-        monkeypatch.setattr(TaskLock, "acquire", meanwhile)
-        assert app.run(message)[0] == "RETRY"
-        assert asked

@@ -71,38 +71,6 @@ class TestRetry:
             assert celery_site.outcome(other) == ("SUCCESS", "returns")
             one.free()
 
-    @pytest.mark.broker
-    @pytest.mark.parametrize("how", ["retries 4", "autoretries 4"])
-    def test_keeps_the_lock_if_it_is_told_to(self, celery_site, how):
-        celery_site.configure(lease=LEASE)
-        celery_site.worker(concurrency=2)
-        one = Begun(celery_site, "keeping_video", how, False, {})
-        one.started()
-        holders = []
-        others = []
-        while True:
-            info = celery_site.lock(one.name)
-            if len(one.told()) >= 3:  # it is back
-                break
-            holders.append(info)
-            if one.state == "RETRY" and not others:
-                others = [celery_site.publish(kind, one.video.pk) for kind in ("locked_video", "once_video")]
-        assert {info and info.task_id for info in holders} == {one.result.id}
-        assert celery_site.outcome(others[0])[1]["reason"] == "already_processing"
-        one.left("SUCCESS", "ready")
-        assert [event.task_id for event in celery_site.events("start")] == [one.result.id] * 2
-
-    @pytest.mark.broker
-    def test_a_kept_lock_is_free_when_what_was_to_come_back_is_revoked(self, celery_site):
-        celery_site.configure(lease=LEASE)
-        worker = celery_site.worker(concurrency=1)
-        one = Begun(celery_site, "keeping_video", "retries 1", False, {})
-        celery_site.wait_until(lambda: one.state == "RETRY")
-        revoke(celery_site, worker, one.result.id)
-        assert celery_site.lock(one.name) is not None
-        one.left("REVOKED", "uploading")
-        assert one.told() == ["start", "raised"]
-
 
 class TestThatNeverBegin:
     @pytest.mark.broker

@@ -38,7 +38,6 @@ class TestOfATask:
             ("Timeout", "timeout"),
             ("uniqe", "unique"),
             ("unique_four", "unique_for"),
-            ("retry_keep_lock", "retry_keeps_lock"),
             ("takeover", "takeovers"),
             ("release_connection", "release_connections"),
             ("kye", "key"),
@@ -80,7 +79,7 @@ class TestOfATask:
             app.task(**options)
         assert write in str(caught.value)
 
-    @pytest.mark.parametrize("option", ["on_conflict", "on_unavailable", "retry_keeps_lock"])
+    @pytest.mark.parametrize("option", ["on_conflict", "on_unavailable"])
     def test_without_the_base(self, app, option):
         with pytest.raises(
             TaskLockError, match=rf"{option}= means nothing .* base=OnceTask .*@task_lock\(\.\.\., {option}"

@@ -151,9 +151,7 @@ class TestTries:
         assert sorted(args[0] for args, _ in app.calls) == ["chained", "linked"]
 
     def test_no_lock_is_kept_but_the_one_of_publication(self, app):
-        task = app.task(
-            lambda pk: "ran", key="video:{pk}", guard=GUARD, model=Video, retry_keeps_lock=True, unique="until_start"
-        )
+        task = app.task(lambda pk: "ran", key="video:{pk}", guard=GUARD, model=Video, unique="until_start")
         first = task.delay(PK)
         assert app.run()[0] == "RETRY"
         assert not TaskLock(f"video:{PK}").locked()

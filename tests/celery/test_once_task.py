@@ -68,7 +68,6 @@ BAD = {
     "unique_for 0": (dict(unique="until_start", unique_for=0), "unique_for must be a positive"),
     "unique_for text": (dict(unique="until_start", unique_for="1"), "unique_for must be seconds"),
     "unique_for alone": (dict(unique_for=5), "unique_for goes with unique"),
-    "retry_keeps_lock": (dict(retry_keeps_lock="yes"), "retry_keeps_lock must be True or False"),
     "key number": (dict(key=42), "a lock name must be str, not int"),
     "key empty": (dict(key=""), "a lock name must not be empty"),
     "key long": (dict(key="k" * 201), "a lock name may have 200 characters"),

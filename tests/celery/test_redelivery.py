@@ -564,10 +564,9 @@ def test_what_succeeded_does_not_wait_behind_others():
 class TestRetry:
     """Celery's own retry of mine."""
 
-    @pytest.mark.parametrize("keeps", [False, True])
-    def test_it_comes_before_the_lock_is_free(self, celery_site, keeps):
+    def test_it_comes_before_the_lock_is_free(self, celery_site):
         worker, leave = celery_site.worker(concurrency=2), celery_site.gate()
-        result = celery_site.publish("retrying", "a", leave=leave, once={"retry_keeps_lock": keeps})
+        result = celery_site.publish("retrying", "a", leave=leave)
         celery_site.wait_until(lambda: said(worker, f"retrying[{result.id}] received", 2))
         celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
         assert len(celery_site.events("try")) == 1
@@ -578,36 +577,15 @@ class TestRetry:
         assert not said(worker, AGAIN)
         nothing_is_left(celery_site)
 
-    @pytest.mark.parametrize("keeps", [False, True])
-    def test_without_raising(self, celery_site, keeps):
+    def test_without_raising(self, celery_site):
         """``retry(throw=False)``: this try goes on, and succeeds; the next one comes all the same."""
         celery_site.worker(concurrency=2)
-        celery_site.publish("retrying", "a", throw=False, once={"retry_keeps_lock": keeps})
+        celery_site.publish("retrying", "a", throw=False)
         celery_site.started("a")
         assert [event.more["retries"] for event in celery_site.events("try")] == [0, 1]
         nothing_is_left(celery_site)
 
-    def test_meanwhile_the_lock_is_kept(self, celery_site):
-        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
-        once = {"retry_keeps_lock": True}
-        result = celery_site.publish("retrying", "a", countdown=3, until=gate, once=once)
-        celery_site.wait_until(lambda: result.state == "RETRY")
-        kept = celery_site.lock("hold:a")
-        assert kept.task_id == result.id
-        assert kept.ttl > 60
-        other = celery_site.publish("late_once", "a", once={"on_conflict": "skip"})
-        assert celery_site.outcome(other)[1]["reason"] == "already_processing"
-        start = celery_site.started("a")
-        again = celery_site.lock("hold:a")
-        assert again.fingerprint != kept.fingerprint  # a token of its own for every delivery
-        assert again.fence > kept.fence
-        assert f":{start.pid} " in again.holder
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        assert said(worker, "retrying")
-        nothing_is_left(celery_site)
-
-    def test_otherwise_it_is_free(self, celery_site):
+    def test_meanwhile_the_lock_is_free(self, celery_site):
         celery_site.worker(concurrency=2)
         result = celery_site.publish("retrying", "a", countdown=2)
         celery_site.wait_until(lambda: result.state == "RETRY")
@@ -615,45 +593,7 @@ class TestRetry:
         assert celery_site.outcome(other)[0] == "SUCCESS"
         assert celery_site.outcome(result)[1]["status"] == "success"
 
-    def test_what_was_kept_is_lost_and_another_has_it(self, celery_site):
-        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
-        once = {"retry_keeps_lock": True, "on_conflict": "skip"}
-        result = celery_site.publish("retrying", "a", countdown=2, once=once)
-        celery_site.wait_until(lambda: result.state == "RETRY")
-        celery_site.locks.flushall()
-        other = celery_site.publish("late_once", "a", until=gate)
-        celery_site.started("a")
-        celery_site.wait_until(lambda: said(worker, "is busy, again in"))  # its work has begun: it is not skipped
-        assert result.state == "RETRY"
-        assert celery_site.lock("hold:a").task_id == other.id
-        gate.open()
-        assert celery_site.outcome(other)[0] == "SUCCESS"
-        assert most_at_once(celery_site.events(key="a")) == 1
-
-    def test_a_retry_that_kept_its_lock_and_is_delivered_twice(self, celery_site):
-        """Both bring the token; one follows the hold that was kept, the other meets it."""
-        celery_site.configure(visibility_timeout=1)
-        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
-        result = celery_site.publish("retrying", "a", until=gate, once={"retry_keeps_lock": True})
-        celery_site.started("a")
-        celery_site.wait_until(lambda: said(worker, AGAIN))
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        assert len(celery_site.events("start", "a")) == 1
-
-    def test_a_retry_that_kept_its_lock_and_dies(self, celery_site):
-        """What it took over is its own: the redelivery finds a dead process, not the one that had kept it."""
-        celery_site.configure(lease=60)
-        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
-        result = celery_site.publish("retrying", "a", until=gate, once={"retry_keeps_lock": True})
-        worker.kill_one(celery_site.started("a").pid)
-        celery_site.started("a", 2, 15)
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        nothing_is_left(celery_site)
-
-    @pytest.mark.parametrize("keeps", [False, True])
-    def test_with_other_arguments_and_with_headers(self, celery_site, keeps):
+    def test_with_other_arguments_and_with_headers(self, celery_site):
         """The lock's name stays that of the first try, whatever the arguments are now."""
         celery_site.worker(concurrency=2)
         gate = celery_site.gate()
@@ -663,10 +603,10 @@ class TestRetry:
             change=5,
             headers={"mine": "x"},
             countdown=1,
-            once={"key": "hold:given", "retry_keeps_lock": keeps},
+            once={"key": "hold:given"},
         )
         celery_site.wait_until(lambda: result.state == "RETRY")
-        assert (celery_site.lock("hold:given") is not None) is keeps
+        assert celery_site.lock("hold:given") is None
         assert celery_site.outcome(result)[1]["status"] == "success"
         second = celery_site.events("try")[1].more
         assert (second["retries"], second["changed"], second["headers"]) == (1, 5, "x")
@@ -677,22 +617,28 @@ class TestRetry:
         """It is the proof of ownership, and travels in a header."""
         celery_site.configure(result_extended=True, worker_send_task_events=True)
         worker, gate = celery_site.worker(concurrency=2, arguments=("--loglevel=DEBUG",)), celery_site.gate()
-        result = celery_site.publish("retrying", "a", countdown=1, until=gate, once={"retry_keeps_lock": True})
+        once, name = {"unique": "until_finish"}, f"unique:{celery_site.task('retrying').name}:hold:a"
+        result = celery_site.publish("retrying", "a", countdown=1, until=gate, once=once)
         celery_site.wait_until(lambda: result.state == "RETRY")
-        [kept] = celery_site.locks.mget("task_lock:hold:a")
-        kept = json.loads(kept)["token"]
-        assert kept not in repr(celery_site.lock("hold:a"))
+        celery_site.wait_until(lambda: "message " in str(celery_site.lock(name)))
+
+        def token() -> str:
+            [text] = celery_site.locks.mget(f"task_lock:{name}")
+            return json.loads(text)["token"]
+
+        kept = token()
+        assert kept not in repr(celery_site.lock(name))
         start = celery_site.started("a")
-        [now] = celery_site.locks.mget("task_lock:hold:a")
-        now = json.loads(now)["token"]
-        assert now != kept
+        celery_site.wait_until(lambda: token() != kept)
+        now = token()
         assert kept not in str(celery_site.events("header"))
         assert celery_site.events("header")[1].more["handle"] in worker.log()  # Celery's debug log shows whole messages
         shown = celery_site.app.control.inspect(timeout=1).active()
         assert start.task_id in str(shown)
+        assert now not in repr(celery_site.lock(name))
         gate.open()
         celery_site.outcome(result)
         meta = celery_site.app.backend.get_task_meta(result.id)
-        for token in (kept, now):
-            assert token not in worker.log()
-            assert token not in f"{shown} {meta} {celery_site.lock('hold:a')}"
+        for each in (kept, now):
+            assert each not in worker.log()
+            assert each not in f"{shown} {meta}"

@@ -647,7 +647,7 @@ class TestOtherKeys:
                 raise self.retry(countdown=0)
             return "done"
 
-        task = app.task(body, bind=True, key="a", unique="until_finish", retry_keeps_lock=True)
+        task = app.task(body, bind=True, key="a", unique="until_finish")
         first = task.delay()
         assert app.run()[0] == "RETRY"
         assert task.delay().id == first.id

@@ -21,7 +21,6 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TaskLockAcquireError
-from django_tasklock.locks.transfer import keep_for
 from django_tasklock.rates.events import limiter_kind
 from tests.support.counted import counted, durations
 from tests.support.public import forked, in_store
@@ -130,13 +129,6 @@ class TestLocks:
         eventually(lambda: counted(KIND).get("lost"))
         assert not mine.release()
         assert counted(KIND) == {"acquired": 1, "forced": 1, "lost": 1}
-
-    def test_what_is_kept_for_a_retry_is_transferred(self) -> None:
-        mine = lock("video:1")
-        assert mine.acquire()
-        mine.enter()
-        assert keep_for(mine, 60)
-        assert counted(KIND) == {"acquired": 1, "transferred": 1}
 
     def test_a_lease_that_ran_out_is_counted_by_the_next_caller_once(self) -> None:
         assert TaskLock("video:1", kind="dead", lease=None, timeout=2).acquire()

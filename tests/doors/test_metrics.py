@@ -112,7 +112,7 @@ class TestCounts:
     def test_every_event_has_its_counter(self):
         for number, event in enumerate(
             (
-                "acquired", "released", "expired", "forced", "transferred", "lost", "conflict:retry", "limit.granted",
+                "acquired", "released", "expired", "forced", "lost", "conflict:retry", "limit.granted",
                 "limit.waited", "limit.refused", "limit.cancelled", "limit.pushback", "limit.forced", "message.parked",
                 "message.promoted", "message.superseded", "message.taken_over", "claim.stale", "worker.late",
                 "limit.expired",

@@ -19,8 +19,7 @@ from django_tasklock.backends.contract.lists import Query
 from django_tasklock.backends.memory import advance
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.guards.guard import registered
-from django_tasklock.locks.holder import holder_json
-from django_tasklock.locks.transfer import keep_for
+from django_tasklock.locks.holder import holder_json, message_json
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
 from django_tasklock.operations.guarded_rows import lock_name
 from tests.support.guards import GUARD
@@ -96,11 +95,10 @@ class TestList:
         assert count_locks() == (25, 0, 0, 0, 0)
 
     def test_those_of_ended_processes(self, store):
-        """They are counted, and a page of them has no other, whatever the order; nor one that is kept for a message."""
+        """They are counted, and a page of them has no other, whatever the order; nor one that a message has."""
         for number in range(3):
             granted(get_backend().acquire(an_ask(f"dead:{number}", ttl=60_000 + number * 1000, holder=dead_holder())))
-        kept = json.dumps({**json.loads(dead_holder()), "kept": True}, separators=(",", ":"))
-        granted(get_backend().acquire(an_ask("kept", holder=kept)))
+        granted(get_backend().acquire(an_ask("message", holder=message_json("a.task", "an-id"))))
         granted(get_backend().acquire(an_ask("far")))
         with TaskLock("mine"):
             first = list_locks(Query(order="age", limit=2), dead=True)
@@ -200,10 +198,8 @@ class TestStates:
         advance(20)
         assert "beyond its timeout" in sentences(get_lock("video:1"))
 
-    def test_kept_for_a_retry(self, store):
-        lock = TaskLock("video:1")
-        assert lock.acquire()
-        assert keep_for(lock, 60, "0" * 32)
+    def test_held_for_a_message(self, store):
+        granted(get_backend().acquire(an_ask("video:1", holder=message_json("a.task", "an-id"))))
         detail = get_lock("video:1")
         assert detail.lock.alive is None
         assert "message of its task that is on its way" in sentences(detail)

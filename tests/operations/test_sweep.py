@@ -145,8 +145,8 @@ def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
     assert get_backend().get("now") is not None
 
 
-def test_what_is_kept_for_a_message_outlives_its_process(store: str) -> None:
-    hold("retry", dead_holder(kept=True))
+def test_what_a_message_holds_has_no_process(store: str) -> None:
+    hold("unique", holders.message_json("a.task", "an-id"))
     assert tally_of(swept()) == {}
 
 

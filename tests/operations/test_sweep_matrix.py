@@ -34,7 +34,7 @@ def publish_all(site: Any, gate: str) -> tuple[Any, dict[str, Any]]:
         "plain functions": site.publish(SWEPT + "plain_hold", "plain", until=gate),
         "OnceTask": site.publish(ONCE + "once_hold", "once", until=gate),
         "unique": site.publish(ONCE + "once_hold", "unique", until=gate, once={"unique": "until_finish"}),
-        "retry, lock kept": site.publish(SWEPT + "retrying_hold", "kept", until=gate),
+        "retry": site.publish(SWEPT + "retrying_hold", "again", until=gate),
         "queue": site.publish(ONCE + "queued_hold", "line", until=gate),
     }
 
@@ -66,10 +66,10 @@ def test_sweeps_touch_no_live_lock(celery_site, only) -> None:
     for key in (*RUNNING, row.pk):
         celery_site.started(key)
     results["parked"] = celery_site.publish(ONCE + "queued_hold", "line", until=gate)
-    celery_site.wait_until(lambda: count_parked("hold:line") and results["retry, lock kept"].state == "RETRY")
+    celery_site.wait_until(lambda: count_parked("hold:line") and results["retry"].state == "RETRY")
     held = untouched("running, parked, and one that waits for its retry")
-    assert {"retrying:kept", "plain:plain", "hold:line", f"video:{row.pk}"} <= held.keys()
-    celery_site.started("kept")
+    assert {"plain:plain", "hold:line", f"video:{row.pk}"} <= held.keys()
+    celery_site.started("again")
     held = untouched("all running")
     assert len(held) == 8
     gate.open()
@@ -86,7 +86,7 @@ def test_one_sweep_frees_what_a_killed_worker_held(celery_site, only, monkeypatc
     monkeypatch.setattr(promotion, "PREDECESSOR_PATIENCE", 0.0)  # the line waits no longer for the message that died
     row, results = publish_all(celery_site, celery_site.gate())
     worker = celery_site.worker(concurrency=8)
-    for key in (*RUNNING, row.pk, "kept"):
+    for key in (*RUNNING, row.pk, "again"):
         celery_site.started(key)
     celery_site.publish(ONCE + "queued_hold", "line")
     celery_site.wait_until(lambda: parked_messages("hold:line", state="parked"))  # its result says so before

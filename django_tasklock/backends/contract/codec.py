@@ -62,5 +62,4 @@ _FIELDS: dict[str, Callable[[object], Any]] = {
     **dict.fromkeys(("host", "boot", "task", "task_id", "proc", "kind"), _text),
     **dict.fromkeys(("pid", "retries", "limit"), _number),
     "row": _row,
-    "kept": bool,
 }

@@ -19,7 +19,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery import rates
 from django_tasklock.celery.definition import bound_arguments, lock_of
 from django_tasklock.celery.delivery.permits import free_permits, limiter_names
-from django_tasklock.celery.message import header_of, token_of
+from django_tasklock.celery.message import header_of
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.promotion import promote
 from django_tasklock.celery.parking.rows import close_idle
@@ -75,8 +75,7 @@ def on_revoked(sender: Any = None, request: Any = None, terminated: bool = False
     args, kwargs = getattr(request, "args", None) or (), getattr(request, "kwargs", None) or {}
     permits = limiter_names(sender, args, kwargs) if terminated else set()
     name = lock_name(sender, header, args, kwargs)
-    kept = None if terminated else header.get("kept")
-    _EndedDelivery(sender, request.id, name, permits, header, kept).clean_up_later()
+    _EndedDelivery(sender, request.id, name, permits, header).clean_up_later()
 
 
 def _cancel_reservation(task: Any, request: Any) -> None:
@@ -111,8 +110,6 @@ class _EndedDelivery(NamedTuple):
     permits: set[str]
     """The limiters of which it may have had permits."""
     header: dict[str, Any]
-    kept: str | None = None
-    """The handle of a lock that an earlier try kept for it, if it never began."""
 
     def clean_up_later(self) -> None:
         """Release what it held, in a thread."""
@@ -122,9 +119,6 @@ class _EndedDelivery(NamedTuple):
     def _clean_up(self) -> None:
         description = f"limiter {', '.join(sorted(self.permits))!r}" if self.name is None else f"lock {self.name!r}"
         try:
-            if self.kept is not None and self.name is not None:
-                with no_fork():
-                    get_backend().release(self.name, token_of(self.kept))
             # Otherwise its process is still alive, and releases everything when it ends.
             if self._free_when_dead() and self.name is not None:
                 with no_fork():

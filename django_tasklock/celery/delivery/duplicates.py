@@ -18,14 +18,12 @@ from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import RENEWED, abandoned, alive
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import each_of
 from django_tasklock.types import Holder, Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 
 POLL_INTERVAL = 1.0  # seconds between two checks of a lease that may be renewed
-KEPT_POLL_INTERVAL = 0.1  # the same if an earlier try keeps the lock for this one, which wakes no waiter
 MARGIN = 0.1  # seconds by which an expiring lease may seem to end early
 
 
@@ -82,7 +80,7 @@ def resolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
     try:
         next(checks)
         while True:
-            taken = lock.acquire(blocking=False) or lock.acquire(blocking_timeout=_poll_timeout(lock))
+            taken = lock.acquire(blocking=False) or lock.acquire(blocking_timeout=POLL_INTERVAL)
             checks.send(taken)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
@@ -94,14 +92,10 @@ async def aresolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
     try:
         next(checks)
         while True:
-            taken = await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=_poll_timeout(lock))
+            taken = await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=POLL_INTERVAL)
             checks.send(taken)
     except StopIteration as end:
         return end.value  # type: ignore[no-any-return]
-
-
-def _poll_timeout(lock: TaskLock) -> float:
-    return KEPT_POLL_INTERVAL if lock.supersedes else POLL_INTERVAL
 
 
 def is_of_message(holder: Holder, message: Message) -> bool:
@@ -126,8 +120,6 @@ def _check_holder(lock: TaskLock, message: Message) -> Generator[None, bool, Att
                 freed_boots.add(record.holder.boot)
         elif not tries_later and (is_alive or (first_record is not None and was_renewed(first_record, record))):
             discard_duplicate(lock.conflict, message, "another delivery of it runs")
-        elif tries_later and record.holder.kept:
-            supersede(lock, record.token)  # kept for this try; its handle is useless here because of another SECRET_KEY
         if first_record is None or first_record.token != record.token:
             first_record = record
         now = monotonic()

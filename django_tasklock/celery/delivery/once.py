@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
 from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject
 
 from django_tasklock.celery.definition import body_of
 from django_tasklock.celery.delivery.nested import is_map, skip_element
-from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.delivery.run import TaskCaller
-from django_tasklock.celery.message import Message, token_of
+from django_tasklock.celery.message import Message
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease, Refusal
-from django_tasklock.locks.lock import TaskLock
 from django_tasklock.locks.ownership import current_owner
-from django_tasklock.locks.transfer import supersede
 from django_tasklock.names import parameters_of
 
 Invocation = Literal["message", "eager", "call"]
@@ -76,11 +73,7 @@ def once_call(
     """Return a call of a task with the ``chosen`` options. ``message``: the message of a worker's call."""
     call = chosen.lock.call(name, row_of(task, args, kwargs), task.name)
     if message is not None:
-        lock = cast(TaskLock, call.lock)
-        if handle := message.header.get("kept"):
-            supersede(lock, token_of(handle))
-        kept = LockOverRetry(lock, message.request) if chosen.retry_keeps_lock else None
-        call.caller = TaskCaller(call, message, kept, callers_park=True)
+        call.caller = TaskCaller(call, message, callers_park=True)
         return call
     if invocation == "call" and is_map(get_current_task()):
         skip_element(call)

@@ -14,7 +14,6 @@ from django_tasklock.celery.delivery.defer import reject
 from django_tasklock.celery.delivery.duplicates import Attempt, acquire_busy
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.delivery.line import Line
-from django_tasklock.celery.delivery.retry_lock import LockOverRetry
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking.rows import DOWN
@@ -33,18 +32,11 @@ FIRST_PAUSE = 0.5  # seconds until a message whose row is missing is tried again
 class TaskCaller(Caller):
     """A worker that calls a task's own body for a message: it checks the history, the line and the lock in that order.
 
-    ``message``: by default the worker's current one. ``kept_lock``: the handling of ``retry_keeps_lock``.
-    ``callers_park``: whether a caller may have parked a message behind the lock although the task itself does not park.
+    ``message``: by default the worker's current one. ``callers_park``: whether a caller may have parked a message
+    behind the lock although the task itself does not park.
     """
 
-    def __init__(
-        self,
-        call: Call,
-        message: Message | None = None,
-        kept_lock: LockOverRetry | None = None,
-        *,
-        callers_park: bool = False,
-    ) -> None:
+    def __init__(self, call: Call, message: Message | None = None, *, callers_park: bool = False) -> None:
         super().__init__(call)
         self.patience, self.wait = self.wait, 0.0
         self.lock = cast(TaskLock, call.lock)
@@ -54,7 +46,6 @@ class TaskCaller(Caller):
         self.acks_late = self.message.acks_late
         self.uses_line = call.on_conflict in ("queue", "coalesce")
         self.callers_park = callers_park and not self.uses_line
-        self.kept_lock = kept_lock
         self.delivered_before = self.message.delivered_before
         self.action = self._action_when_busy()
 
@@ -88,10 +79,7 @@ class TaskCaller(Caller):
         """Check again, with the lock, whether the message has work."""
         if self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
             self.state.remove_row = bool(self.message.sent or self.state.remove_row)
-        skipped = self.check_with_lock() if self.maybe_redelivered else None
-        if skipped is None and self.kept_lock is not None:
-            self.kept_lock.store_handle()
-        return skipped
+        return self.check_with_lock() if self.maybe_redelivered else None
 
     def _action_when_busy(self) -> str:
         """Return the action to record if the lock is busy at the first attempt; empty if the call waits for it."""
@@ -125,13 +113,7 @@ class TaskCaller(Caller):
         history.record_attempt(attempt)
         if attempt.undecided:
             history.defer()
-        return attempt.taken or (self.call.on_conflict == "wait" and self.wait_for_lock())
-
-    def wait_for_lock(self) -> bool:
-        """Wait for the lock. Return whether it is held."""
-        if self.kept_lock is None:
-            return self.lock.acquire(blocking_timeout=self.patience)
-        return self.kept_lock.wait(self.history, self.patience)
+        return attempt.taken or (self.call.on_conflict == "wait" and self.lock.acquire(blocking_timeout=self.patience))
 
     def resolve_conflict(self) -> Skipped:
         """Do what ``on_conflict`` says, after any waiting. Return the result of the call if it is skipped.
@@ -163,8 +145,7 @@ class TaskCaller(Caller):
         """Do what ``on_conflict`` says; ``queue`` and ``coalesce`` send the message again, as ``retry`` does."""
         action = self.call.on_conflict
         if action in ("retry", "queue", "coalesce") or (action in ("skip", "reject") and self.message.is_continuation):
-            self.state.kept_lock = None
-            self.history.defer(why=str(error), kept=None)
+            self.history.defer(why=str(error))
         if action == "reject" and not self.message.in_canvas:
             reject(error, self.message)
         if action in ("raise", "wait"):
@@ -202,9 +183,8 @@ class TaskCaller(Caller):
             since = now
         waited = max(0.0, now - since)
         if waited < patience:
-            self.state.kept_lock = None
             pause = min(max(FIRST_PAUSE, waited), patience - waited)
-            self.history.defer(seconds=pause, why=str(error), missing=(since, self.message.retries), kept=None)
+            self.history.defer(seconds=pause, why=str(error), missing=(since, self.message.retries))
         raise GuardRejected(
             f"{error}, and it was not created within {patience:g} s. If the transaction that creates it also publishes"
             " the task, publish that with delay_on_commit(), or in transaction.on_commit()",
@@ -223,9 +203,7 @@ class TaskCaller(Caller):
             self.release_lock(lease, error)
 
     def release_lock(self, lease: Lease, error: BaseException | None) -> None:
-        """Release the lock and promote the next waiting message, or keep the lock for the next try."""
-        if self.kept_lock is not None and self.kept_lock.keep(error):
-            return
+        """Release the lock and promote the next waiting message."""
         lock, row_flag = self.lock, postrun.ROW_FLAG + self.message.id
         flags = [lock.name] if self.callers_park else []
         if self.acks_late:

@@ -51,7 +51,7 @@ def _explain_holder(record: Record, lock: LockView) -> list[str]:
         first = _("Its value was not written by this library, so its holder is not known.")
     elif record.holder.unreadable:
         first = _("Its value in the store cannot be read, so its holder is not known.")
-    elif record.holder.kept:
+    elif record.holder.is_message:
         first = _(
             "It is kept for a message of its task that is on its way, for %(held)s so far; no process holds it now."
         )
@@ -64,7 +64,7 @@ def _explain_holder(record: Record, lock: LockView) -> list[str]:
     found = [first % values]
     if lock.state is LockState.NO_EXPIRY:
         found.append(_("It has no expiry: it stays locked until it is released."))
-    elif lock.alive is False and not record.holder.kept:
+    elif lock.alive is False:
         found.append(_("It expires in %(ttl)s, if it is not swept or released before.") % values)
     elif info.time_left <= 0 and record.token:
         found.append(_("It is held beyond its timeout: it expires in %(ttl)s.") % values)

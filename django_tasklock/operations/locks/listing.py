@@ -46,14 +46,9 @@ def list_locks(query: Query = Query(), *, dead: bool = False) -> LockPage:  # no
     return LockPage(views, page.total, page.next, page.more)
 
 
-def is_alive(record: Record) -> bool | None:
-    """Return whether the holder's process runs; ``None``: unknown, or no process holds the lock now."""
-    return None if record.holder.kept else alive(record.holder)
-
-
 def is_dead(record: Record) -> bool:
     """Return whether the holder's process has ended; such locks expire first, because nobody renews them."""
-    return is_alive(record) is False
+    return alive(record.holder) is False
 
 
 def count_locks() -> LockCounts:
@@ -71,7 +66,7 @@ def lock_view(record: Record, parked: int, orphaned: bool = False) -> LockView:
         asked_for=max(0, record.now - record.asked) / 1000 if record.asked else None,
         row=row_ref(record),
         parked=parked,
-        alive=None if orphaned else is_alive(record),
+        alive=None if orphaned else alive(record.holder),
         instances=record.instances,
     )
 

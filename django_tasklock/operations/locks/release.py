@@ -16,11 +16,11 @@ from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
+from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
 from django_tasklock.names import bare_name, other_tenant
 from django_tasklock.operations.audit import audited
 from django_tasklock.operations.guarded_rows import LockedRow, find_locked_row
-from django_tasklock.operations.locks.listing import is_alive
 from django_tasklock.operations.values import Actor, Outcome, Result
 from django_tasklock.texts import printable
 from django_tasklock.types import Record, fingerprint as fingerprint_of
@@ -74,7 +74,7 @@ def ask_release(name: str, *, by: Actor, reason: str = "", fingerprint: str | No
         raise TaskLockError(
             f"lock {bare!r} was not acquired through this library, so its holder cannot be asked", name=bare
         )
-    if is_alive(record) is False:
+    if alive(record.holder) is False:
         text = f"the process that holds lock {bare!r} has ended, so it cannot be asked: release the lock, or sweep"
         raise TaskLockError(text, name=bare)
     before = lock_info(record)
@@ -91,7 +91,7 @@ def delete_if_held(record: Record, revoked: bool = False) -> Result:
     if removed is None:
         return _failed_result(record.name, record, revoked)
     events.forced(record.name, removed)
-    return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked, is_alive(removed))
+    return Result(record.name, Outcome.RELEASED, lock_info(removed), revoked, alive(removed.holder))
 
 
 def _read_expected(name: str, fingerprint: str | None) -> tuple[str, Record | None, Result | None]:

@@ -96,8 +96,6 @@ class Reasons:
     def _explain_holder(self, record: Record) -> str:
         lock = lock_info(record)
         values = {"holder": lock.holder, "held": format_duration(lock.held_for)}
-        if record.holder.kept:
-            return _("Its lock is kept for a message that is on its way, for %(held)s so far.") % values
         return _("Its lock is held by %(holder)s, for %(held)s so far.") % values
 
     def _explain_free(self, info: ParkedInfo, before: int) -> list[str]:

@@ -131,7 +131,7 @@ class LockSweep:
 def suspect_of(record: Record) -> Suspect[Held] | None:
     """Return the lock as a suspect, with the evidence; ``None`` if nothing is wrong with it, as far as is known."""
     holder = record.holder
-    if record.token and not holder.kept and holders.alive(holder) is False:
+    if record.token and holders.alive(holder) is False:
         kind, why = Kind.DEAD, f"process {holder.pid} on this machine is dead"
     elif record.ttl is None:
         kind, why = Kind.NO_EXPIRY, "nothing but a release would end it"

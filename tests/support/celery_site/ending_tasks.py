@@ -18,7 +18,7 @@ from tests.support.celery_site.journal import journaled, note
 from tests.support.celery_site.tasks import BY_SETTINGS, LONGEST
 from tests.testapp.models import Video
 
-__all__ = ["keeping_video", "locked_line", "locked_video", "once_line", "once_video"]
+__all__ = ["locked_line", "locked_video", "once_line", "once_video"]
 
 GUARD = StateGuard(
     claim_from=["uploading", "processing"], claim_as="processing", done="ready", failed="failed", retry="uploading"
@@ -80,15 +80,6 @@ def sit(key: object, until: str | None) -> None:
 )  # fmt: skip
 def once_video(self: Any, video_id: int, how: str = "returns", until: str | None = None) -> str:
     """Claims the row; another message may not be published meanwhile."""
-    return end(self, video_id, how, until)
-
-
-@shared_task(
-    base=OnceTask, key="video:{video_id}", retry_keeps_lock=True, guard=GUARD, model=Video, pk="video_id",
-    **_OPTIONS,
-)  # fmt: skip
-def keeping_video(self: Any, video_id: int, how: str = "returns", until: str | None = None) -> str:
-    """Has the lock also between its tries."""
     return end(self, video_id, how, until)
 
 

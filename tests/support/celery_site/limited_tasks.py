@@ -87,8 +87,8 @@ def inside_limited(key: str) -> dict[str, Any]:
     return _helper(key)
 
 
-@shared_task(bind=True, base=OnceTask, name="limited_once", key="once:{key}", retry_keeps_lock=True, **BY_SETTINGS)
+@shared_task(bind=True, base=OnceTask, name="limited_once", key="once:{key}", **BY_SETTINGS)
 @concurrency_limited("single", 1)
 def limited_once(self: Any, key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """A permit inside of a lock that a retry keeps."""
+    """A permit inside of a lock."""
     return hold_here(key, seconds, until)

@@ -89,10 +89,10 @@ def rated_guarded(video_id: int) -> dict[str, Any]:
     return hold_here(video_id)
 
 
-@shared_task(base=OnceTask, key="once:{key}", retry_keeps_lock=True, unique="until_start", **BY_SETTINGS)
+@shared_task(base=OnceTask, key="once:{key}", unique="until_start", **BY_SETTINGS)
 @rate_limited("five", "5/s")
 def rated_once(key: str) -> dict[str, Any]:
-    """A limit inside of a lock that a retry keeps and that is unique until it starts."""
+    """A limit inside of a lock, unique until it starts."""
     note("begins", key)
     return hold_here(key)
 

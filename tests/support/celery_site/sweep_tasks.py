@@ -28,9 +28,9 @@ def plain_hold(key: str, until: str | None = None) -> dict[str, Any]:
         release_task_lock(f"plain:{key}")
 
 
-@shared_task(base=OnceTask, bind=True, key="retrying:{key}", retry_keeps_lock=True, max_retries=5, **BY_SETTINGS)
+@shared_task(base=OnceTask, bind=True, key="retrying:{key}", max_retries=5, **BY_SETTINGS)
 def retrying_hold(self: Any, key: str, until: str | None = None) -> dict[str, Any]:
-    """Retries once and keeps its lock meanwhile."""
+    """Retries once."""
     if self.request.retries == 0:
         raise self.retry(countdown=2)
     return hold_here(key, until=until)
