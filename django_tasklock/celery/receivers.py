@@ -203,7 +203,7 @@ def takes_lock(task: Any) -> bool:
 
 def start_renewing(sender: Any = None, **details: Any) -> None:
     """Add the renewal of message leases to a worker that is being set up (``worker_init``)."""
-    from django_tasklock.celery.messages.lease import MessageLease  # imports Celery's worker
+    from django_tasklock.celery.messages.renewal import MessageLease  # imports Celery's worker
 
     sender.app.steps["consumer"].add(MessageLease)
 

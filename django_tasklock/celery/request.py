@@ -30,8 +30,11 @@ class Request(request.Request):
             cls.on_success = _unless_killed(cls.on_success)  # type: ignore[method-assign]
 
     def give_back(self) -> bool:
-        """Leave the message to other workers, for any thread. Return False if a slot has it: it cannot be stopped."""
-        if self.__dict__.setdefault("has_slot", False):
+        """Leave the message to other workers, for any thread.
+
+        Return False if a slot has it, as it cannot be stopped, or if it was given back before.
+        """
+        if self.acknowledged or self.__dict__.setdefault("has_slot", False):
             return False
         self.acknowledged = True  # whatever becomes of it here changes nothing in the broker
         return True

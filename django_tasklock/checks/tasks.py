@@ -2,50 +2,77 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
+from celery.app import app_or_default
 from django.core import checks
 
-from django_tasklock.celery.messages.report import lease_lengths
+from django_tasklock.celery.broker import own_timeout
+from django_tasklock.celery.messages.marks import project_lease, project_marks, without_mark
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.celery.visibility import acknowledged_early, reaching_visibility_timeout
 from django_tasklock.checks.settings import valid_settings
 from django_tasklock.conf import milliseconds
 from django_tasklock.decorators.locks import undecided
+from django_tasklock.logs import log
 
 MAX_NAMES = 5
+SHORTEST_LEASE = 3.0
+"""The shortest lease of messages, in seconds, in which some renewals may be slow, or fail."""
 
 
 def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E007: leases of messages that are too short to be renewed. W019: longer than needed."""
+    """Report E007: leases of messages that are too short to be renewed. W019: longer than needed. W020: not renewed."""
     settings = valid_settings()
-    if settings is None or settings.MESSAGE_LEASE is None:
+    lease = None if settings is None else project_lease()
+    if settings is None or lease is None:
         return []
-    found = lease_lengths()
-    if found is None:
-        return []
-    where = "TASKLOCK['MESSAGE_LEASE']" if found.own is None else "The visibility_timeout in broker_transport_options"
+    own = own_timeout(app_or_default())
+    where = "TASKLOCK['MESSAGE_LEASE']" if own is None else "The visibility_timeout in broker_transport_options"
     messages: list[checks.CheckMessage] = []
-    if found.lease < found.shortest:
+    if lease < SHORTEST_LEASE:
         messages.append(
             checks.Error(
-                f"{where} is {found.lease:g} s, shorter than three renewals: a living worker's messages are delivered"
-                " again.",
-                hint=f"Take {found.shortest:g} s or more; 60 is right for most.",
+                f"{where} is {lease:g} s, so short that one slow answer of the broker delivers a living worker's"
+                " messages again.",
+                hint=f"Take {SHORTEST_LEASE:g} s or more; 60 is right for most.",
                 id="tasklock.E007",
             )
         )
     wanted = milliseconds(settings.MESSAGE_LEASE, "MESSAGE_LEASE") / 1000
-    if found.own is not None and found.own > wanted:
+    if own is not None and own > wanted:
         messages.append(
             checks.Warning(
-                f"{where} is {found.own:g} s: for so long a dead worker's messages wait until they start again.",
+                f"{where} is {own:g} s: for so long a dead worker's messages wait until they start again.",
                 hint=f"Remove it: it is TASKLOCK['MESSAGE_LEASE'], {wanted:g} s, then. What a living worker has is"
                 " renewed, however long it takes.",
                 id="tasklock.W019",
             )
         )
-    return messages
+    return messages + _report_workers(lease)
+
+
+def _report_workers(lease: float) -> list[checks.CheckMessage]:
+    """Ask the workers themselves, which takes two seconds; nothing if the broker does not answer."""
+    try:
+        unmarked = without_mark(app_or_default(), project_marks())
+        if unmarked:  # one that has just started may have left its mark by now
+            unmarked = without_mark(app_or_default(), project_marks())
+    except Exception as error:
+        log(logging.INFO, "messages: the workers on the broker could not be asked: %r", error)
+        return []
+    if not unmarked:
+        return []
+    return [
+        checks.Warning(
+            "These workers do not renew the messages that they have, and each of their tasks that takes longer than"
+            f" {lease:g} s, or waits so long for its countdown, is started a second time by workers that do:"
+            f" {_join_names(unmarked)}.",
+            hint="Give them this app and version, or set TASKLOCK['MESSAGE_LEASE'] to 3600 until they have it.",
+            id="tasklock.W020",
+        )
+    ]
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

@@ -17,7 +17,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 from django.db.backends.base.base import BaseDatabaseWrapper
 
@@ -27,44 +27,47 @@ MAX_WAIT = 3.0  # seconds that a fork waits: with the broker down a thread may t
 SQLITE_MAX_WAIT = 30.0  # the same for work with SQLite: longer than its default timeout for a locked file
 POLL_INTERVAL = 0.002  # seconds between two checks for such work
 
-_lock = threading.RLock()
-_sqlite_threads: dict[int, None] = {}  # ids
-_forking_threads: dict[int, None] = {}  # ids
-_local = threading.local()  # of a forking thread: `waited`, whether it has the lock, and `opened`, drivers' connections
+_working: dict[int, bool] = {}  # ids of threads in no_fork(), and whether they work with SQLite
+_forking: dict[int, None] = {}  # ids of threads
+_local = threading.local()  # of a forking thread: ``opened``, drivers' connections
 _inherited: list[object] = []
 
 
 @contextmanager
-def no_fork() -> Iterator[None]:
-    """Keep other threads from forking during the block: for short work that a fork must not interrupt."""
-    with _lock:
-        yield
+def no_fork(sqlite: bool = False) -> Iterator[None]:
+    """Let forks of other threads wait for the end of the block: for short work that a fork must not interrupt.
 
-
-@contextmanager
-def no_fork_on(connection: BaseDatabaseWrapper) -> Iterator[None]:
-    """Keep other threads from forking during the block, if ``connection`` is to SQLite."""
+    Blocks of several threads do not wait for each other.
+    """
     here = threading.get_ident()
-    if connection.vendor != "sqlite" or here in _sqlite_threads:
-        yield
-        return
+    outer = _working.get(here)
     try:
-        _sqlite_threads[here] = None  # before the check: so a thread and a fork that begin at once see each other
-        while _forking_threads:
-            del _sqlite_threads[here]
+        _working[here] = sqlite or bool(outer)  # before the check: so a fork that begins at once sees it
+        while outer is None and _forking and here not in _forking:
+            del _working[here]
             time.sleep(POLL_INTERVAL)
-            _sqlite_threads[here] = None
+            _working[here] = sqlite
         yield
     finally:
-        _sqlite_threads.pop(here, None)
+        if outer is None:
+            _working.pop(here, None)
+        else:
+            _working[here] = outer
+
+
+def no_fork_on(connection: BaseDatabaseWrapper) -> AbstractContextManager[None]:
+    """Let forks of other threads wait for the end of the block, if ``connection`` is to SQLite."""
+    return no_fork(sqlite=True) if connection.vendor == "sqlite" else nullcontext()
 
 
 def before_fork() -> None:
     """Wait for other threads, and keep references to their connections."""
-    _local.waited = _lock.acquire(timeout=MAX_WAIT)
-    here, ends = threading.get_ident(), time.monotonic() + SQLITE_MAX_WAIT
-    _forking_threads[here] = None
-    while any(thread != here for thread in list(_sqlite_threads)) and time.monotonic() < ends:
+    here, began = threading.get_ident(), time.monotonic()
+    _forking[here] = None
+    while any(
+        thread != here and time.monotonic() - began < (SQLITE_MAX_WAIT if sqlite else MAX_WAIT)
+        for thread, sqlite in list(_working.items())
+    ):
         time.sleep(POLL_INTERVAL)
     _local.opened = [raw for raw in map(_connection_to_keep, pools.opened()) if raw is not None]
 
@@ -79,16 +82,12 @@ def _connection_to_keep(connection: BaseDatabaseWrapper) -> object:
 
 def after_fork_in_parent() -> None:
     """Let the other threads continue."""
-    _forking_threads.pop(threading.get_ident(), None)
+    _forking.pop(threading.get_ident(), None)
     _local.opened = []
-    if getattr(_local, "waited", False):
-        _lock.release()
 
 
 def after_fork() -> None:
     """Forget the parent's threads, but keep references to their connections."""
-    global _lock
-    _lock = threading.RLock()
-    _forking_threads.clear()
-    _sqlite_threads.clear()
+    _forking.clear()
+    _working.clear()
     _inherited.append(getattr(_local, "opened", None))

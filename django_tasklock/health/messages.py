@@ -4,40 +4,35 @@ from __future__ import annotations
 
 from typing import Any
 
-from django_tasklock.celery.messages import report
+from django_tasklock.celery.messages.marks import project_lease, project_marks
 from django_tasklock.health.probe import Probe
 
 
 def start_probe() -> None:
     """Start the request to the broker, if messages have leases."""
-    if report.lease_lengths() is not None:
+    if project_lease() is not None:
         _probe.start()
 
 
 def check_messages(timeout: float) -> tuple[dict[str, Any], list[str]]:
     """Return the state within ``timeout`` seconds, and warnings; nothing if messages have no leases."""
-    found = report.lease_lengths()
-    if found is None:
+    lease = project_lease()
+    if lease is None:
         return {}, []
     marks = _probe.result(timeout)
     if marks is None:
-        return {"reachable": False, "lease": found.lease}, [
-            "the broker does not say which workers renew their messages"
-        ]
+        return {"reachable": False, "lease": lease}, ["the broker does not say which workers renew their messages"]
     current = [mark for mark in marks if mark.is_current]
-    late = max((mark.late for mark in current), default=0.0)
     state = {
         "reachable": True,
-        "lease": found.lease,
+        "lease": lease,
         "workers": len(current),
         "messages": sum(mark.messages for mark in current),
-        "late_seconds": late,
         "stuck": (stuck := sum(mark.stuck for mark in current)),
     }
-    warnings = [f"a worker has renewed its messages {late:.1f} s late within the last hour"] if late else []
-    if stuck:
-        warnings.append(f"workers have given back {stuck} messages: their slots, or the tasks in them, do not go on")
-    return state, warnings
+    if not stuck:
+        return state, []
+    return state, [f"workers have given back {stuck} messages: their slots, or the tasks in them, do not go on"]
 
 
 def forget() -> None:
@@ -45,4 +40,4 @@ def forget() -> None:
     _probe.forget()
 
 
-_probe = Probe(report.workers, "health-messages")
+_probe = Probe(project_marks, "health-messages")

@@ -8,7 +8,6 @@ from typing import Any
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.messages import report
 from django_tasklock.conf import get_settings
 from django_tasklock.health import messages
 from django_tasklock.health.probe import TIMEOUT, Probe
@@ -23,8 +22,8 @@ MAX_CLOCK_DIFFERENCE = (
 def check_locks() -> dict[str, Any]:
     """Return the state within ``TIMEOUT`` seconds. ``healthy`` is the verdict; ``warnings`` do not change it.
 
-    Unhealthy: the store does not answer, or the leases of this process, of its locks or a worker's messages, are not
-    renewed. ``messages`` is present if the project's messages have leases.
+    Unhealthy: the store does not answer, or the leases of this process are not renewed. ``messages`` is present if the
+    project's messages have leases.
     """
     deadline = monotonic() + TIMEOUT
     messages.start_probe()
@@ -54,7 +53,7 @@ def check_locks() -> dict[str, Any]:
     is_renewing = not leases or (alive and not late)
     state, more = messages.check_messages(deadline - monotonic())
     return {
-        "healthy": condition is not None and bool(is_renewing) and not report.late(),
+        "healthy": condition is not None and bool(is_renewing),
         "store": store,
         "heartbeat": {"alive": alive, "leases": leases, "late_seconds": round(late, 1)},
         **({"messages": state} if state else {}),

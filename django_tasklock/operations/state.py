@@ -154,10 +154,10 @@ def count_messages() -> dict[str, int] | None:
     ``None``: the broker is not Redis or does not answer, or the database does not, which is logged. Takes a few seconds
     at most.
     """
-    from django_tasklock.celery.messages import report
+    from django_tasklock.celery.messages.queues import messages_by_queue
 
     try:
-        return report.messages_by_queue()
+        return messages_by_queue()
     except Exception as error:
         logger.info("metrics: the messages could not be counted: %r", error)
         return None
@@ -168,10 +168,12 @@ def count_stuck() -> int | None:
 
     ``None``: messages have no leases, or the broker does not answer, which is logged. Takes a few seconds at most.
     """
-    from django_tasklock.celery.messages import report
+    from django_tasklock.celery.messages import marks
 
     try:
-        return None if report.lease_lengths() is None else sum(one.stuck for one in report.workers() if one.is_current)
+        if marks.project_lease() is None:
+            return None
+        return sum(one.stuck for one in marks.project_marks() if one.is_current)
     except Exception as error:
         logger.info("metrics: the broker could not be asked: %r", error)
         return None

@@ -16,8 +16,8 @@ import redis
 from kombu import Connection, Consumer, Producer, Queue
 
 from django_tasklock.celery.messages import marks
+from django_tasklock.celery.messages.held import fetched_by
 from django_tasklock.celery.messages.index import CHUNK, Index
-from django_tasklock.celery.messages.unacked import fetched_by
 from tests.support.redis_server import RedisServer
 from tests.support.sentinel import SERVICE, watched
 from tests.support.tls import self_signed

@@ -15,7 +15,6 @@ import pytest
 import redis
 
 from django_tasklock.celery.messages import marks
-from django_tasklock.celery.messages.timeouts import RENEWALS
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
 
@@ -47,13 +46,13 @@ def mark_of(site: Site, worker: Worker) -> marks.Mark | None:
 
 def renewed(site: Site, worker: Worker, times: float) -> None:
     """Until ``worker`` has renewed what it has for ``times`` leases more."""
-    seen: set[float] = set()
+    seen = [0.0]
 
     def often() -> bool:
         mark = mark_of(site, worker)
-        if mark is not None:
-            seen.add(mark.at)
-        return len(seen) > times * RENEWALS
+        if mark is not None and mark.at >= seen[-1] + LEASE / 4:
+            seen.append(mark.at)
+        return len(seen) > 1 + 4 * times
 
     site.wait_until(often, 60 + 10 * times * LEASE)
 
@@ -270,8 +269,6 @@ class TestStopped:
         assert site.started("long", 2).pid in self.other.children()
         self.wake(site)
         assert "s late: it was over" in self.mine.log()
-        [mark] = [mark for mark in marks.read_marks(site.app) if mark.node == self.mine.name]
-        assert mark.late > LEASE / 2
         self.gate.open()
         settled(site, broker)
         assert [one.event for one in site.events(key="long")] == ["start", "start", "end", "end"]
@@ -290,13 +287,12 @@ class TestStopped:
         assert [one.event for one in site.events(key="long")] == ["start", "end"]
 
 
-def test_workers_of_one_name_keep_each_a_mark_and_are_named(site: Site, broker: redis.Redis) -> None:
+def test_workers_of_one_name_keep_each_a_mark(site: Site, broker: redis.Redis) -> None:
     gate = site.gate()
     first = site.worker()
     site.publish("hold", "long", until=gate)
     site.started("long")
     twin = site.worker(arguments=("-n", first.name))
-    site.wait_until(lambda: f"another worker on this broker is called {first.name}, too" in twin.log(), 60 + 10 * LEASE)
     site.wait_until(
         lambda: sorted(mark.messages for mark in marks.read_marks(site.app) if mark.node == first.name) == [0, 1]
     )
@@ -306,15 +302,13 @@ def test_workers_of_one_name_keep_each_a_mark_and_are_named(site: Site, broker: 
     gate.open()
     settled(site, broker)
     assert [one.event for one in site.events(key="long")] == ["start", "end"]
-    assert twin.log().count("is called") == 1
 
 
 class TestWhoDoesNotRenew:
     def test_is_named(self, site: Site) -> None:
         old = site.worker(tasklock={"MESSAGE_LEASE": None})
         new = site.worker()
-        site.wait_until(lambda: "do not renew what they have" in new.log())
-        assert old.name in new.log()
+        site.wait_until(lambda: mark_of(site, new))
         found = marks.read_marks(site.app)
         assert [mark.node for mark in found] == [new.name]
         assert marks.without_mark(site.app, found) == [old.name]
@@ -364,7 +358,7 @@ class TestRights:
 
         def renewed_often() -> bool:
             times.update(score for _, score in broker.zrange("unacked_index", 0, -1, withscores=True))
-            return len(times) > RENEWALS + 1
+            return len(times) > 5
 
         site.wait_until(renewed_often, 60)
         for command in ("HSET", "SET"):

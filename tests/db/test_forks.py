@@ -6,9 +6,12 @@ import os
 import sqlite3
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
+
+from django_tasklock.db.forks import no_fork
 
 BEGIN = """
 import gc, os, sys, threading, time
@@ -147,3 +150,21 @@ def test_fork(tmp_path: Path, code: str, left: int) -> None:
     )
     assert (run.returncode, run.stderr) == (0, "")
     assert lines(path) == left
+
+
+def test_threads_that_keep_others_from_forking_do_not_wait_for_each_other() -> None:
+    """One may hang in a request to a store, and another has leases to renew."""
+    inside, over = threading.Event(), threading.Event()
+
+    def hang() -> None:
+        with no_fork():
+            inside.set()
+            over.wait(20)
+
+    thread = threading.Thread(target=hang)
+    thread.start()
+    assert inside.wait(20)
+    with no_fork():
+        assert thread.is_alive()
+    over.set()
+    thread.join()

@@ -15,8 +15,11 @@ import json
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from itertools import islice
 from typing import Any, NamedTuple
+
+from django_tasklock.exceptions import BackendUnavailable
 
 PREFIX = "tasklock_message_leases"
 """What the keys beside kombu's own begin with."""
@@ -54,13 +57,13 @@ class Index:
             "socket_connect_timeout": patience,
         }
         self._connection = connection.clone(transport_options=options, connect_timeout=patience)
-        self._channel: Any = None
+        self._opened: Any = None
         self._queues: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @property
     def connected(self) -> bool:
         """Whether a connection is open. The next request opens one."""
-        return self._channel is not None
+        return self._opened is not None
 
     def renew(self, tags: Iterable[str]) -> None:
         """Renew the leases of those of these messages that still exist."""
@@ -72,7 +75,6 @@ class Index:
 
     def restore(self) -> None:
         """Requeue each message whose lease has expired, unless another worker is doing so."""
-        self._open()
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
 
     def lapsed(self) -> dict[str, float]:
@@ -108,7 +110,6 @@ class Index:
         if not exchange:
             return (key,)
         if (exchange, key) not in self._queues:
-            self._open()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # that there is none
                 self._queues[exchange, key] = tuple(filter(None, self._channel._lookup(exchange, key)))
@@ -116,35 +117,29 @@ class Index:
 
     def declare_exchanges(self, queues: Iterable[Any]) -> None:
         """Tell kombu the types of the exchanges of these queues, by which it finds the queues of a message."""
-        self._open()
         for queue in queues:
             if queue.exchange:
                 queue.exchange(self._channel).declare()
 
     def waiting_in(self, queue: str) -> int:
         """Return the number of messages of a queue that no worker has fetched."""
-        self._open()
         return int(self._channel._size(queue))
 
     def requeue(self, tag: str) -> None:
         """Put a message back into its queue, where it is the next."""
-        self._open()
         self._channel.qos.restore_by_tag(tag)
 
     def record_fetched(self, message: Any) -> None:
         """Record again that this message is fetched and unacknowledged."""
-        self._open()
         self._channel.qos.append(message, message.delivery_tag)
 
     def acknowledge(self, tag: str) -> None:
         """Remove the message."""
-        self._open()
         self._channel.qos.ack(tag)
 
-    def reject(self, tag: str, *, requeue: bool) -> None:
-        """Remove the message, or requeue it."""
-        self._open()
-        self._channel.qos.reject(tag, requeue=requeue)
+    def reject(self, tag: str) -> None:
+        """Put a message back at the end of its queue, as kombu does with one that is to be requeued."""
+        self._channel.qos.reject(tag, requeue=True)
 
     def write(self, key: str, field: str, text: str) -> None:
         """Set a field of the hash ``key``."""
@@ -185,10 +180,10 @@ class Index:
         """The error of a command that the server refuses, such as one that the user has no right to."""
         return self._channel.ResponseError  # type: ignore[no-any-return]
 
-    def grant(self, rights: str) -> str:
-        """Return the Redis command that gives the connection's user these rights; ``~`` stands for the leases' keys."""
-        keys = f"~{self._channel.global_keyprefix}{PREFIX}*"
-        return f"ACL SETUSER {self.user} {rights.replace('~', keys)}"
+    @property
+    def own_keys(self) -> str:
+        """The keys beside kombu's own, as a pattern of ``ACL SETUSER``."""
+        return f"~{self._channel.global_keyprefix}{PREFIX}*"
 
     @property
     def user(self) -> str:
@@ -197,31 +192,35 @@ class Index:
 
     def close(self) -> None:
         """Close the connection. The next request opens another one."""
-        self._channel = None
+        self._opened = None
         with contextlib.suppress(Exception):
             self._connection.collect()
 
-    @contextlib.contextmanager
-    def _client(self) -> Iterator[Any]:
-        self._open()
-        with self._channel.conn_or_acquire() as client:
-            yield client
-
-    def _open(self) -> None:
-        if self._channel is None:
+    @property
+    def _channel(self) -> Any:
+        if self._opened is None:
             self._connection.connect()
-            self._channel = self._connection.channel()
+            self._opened = self._connection.channel()
             # The messages of this channel belong to a running worker and must not be requeued when it closes.
-            self._channel.do_restore = False
+            self._opened.do_restore = False
+        return self._opened
+
+    def _client(self) -> AbstractContextManager[Any]:
+        return self._channel.conn_or_acquire()  # type: ignore[no-any-return]
 
 
 @contextlib.contextmanager
 def temporary_index(app: Any, lease: float) -> Iterator[Index]:
-    """Enter with an index for a process that is no worker, which is closed at the end."""
+    """Enter with an index for a process that is no worker, which is closed at the end.
+
+    Raises ``BackendUnavailable`` if the broker does not answer.
+    """
     with app.connection_for_read() as connection:
         index = Index(connection, lease, REPLY_TIMEOUT)
         try:
             yield index
+        except (*connection.connection_errors, *connection.channel_errors) as error:
+            raise BackendUnavailable(f"the broker could not be asked: {error}") from error
         finally:
             index.close()
 

@@ -11,14 +11,14 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from celery.app import app_or_default
+from celery.loaders.app import AppLoader
+
 from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages.index import PREFIX, Index, temporary_index
-from django_tasklock.celery.messages.timeouts import period_of
 
 KEY = PREFIX
 """The hash in the broker: a field for each worker, by its name and its own id, to its mark."""
-CHECK_MUTEX = f"{PREFIX}_looked"
-"""The key of the mutex for checking for workers without a mark."""
 RETENTION = 24 * 3600.0
 """Seconds for which an expired mark is kept, for people to see."""
 REPLY_TIMEOUT = 2.0
@@ -27,20 +27,16 @@ REPLY_TIMEOUT = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What one worker reports of its renewals. Times are those of its own clock, in seconds since 1970."""
+    """What one worker reports of its renewals."""
 
     node: str
     """The worker's name, as ``celery inspect`` shows it."""
     lease: float
     """Seconds after which messages that it does not renew are redelivered."""
     at: float
-    """The time of its last renewal."""
-    until: float
-    """The time until which the mark is current: two renewal periods, and at least a lease, after the last renewal."""
+    """The time of its last renewal, by its own clock, in seconds since 1970."""
     messages: int = 0
-    """The number of messages that it had fetched and not acknowledged."""
-    late: float = 0.0
-    """Seconds by which the worst renewal of the last hour was late."""
+    """The number of messages that it renews."""
     stuck: int = 0
     """The number of messages that it has given back, as its slots, or their own tasks, do not go on."""
     worker: str = ""
@@ -53,8 +49,8 @@ class Mark:
 
     @property
     def is_current(self) -> bool:
-        """Whether the worker has renewed in time."""
-        return time.time() <= self.until
+        """Whether the worker has renewed within a lease."""
+        return time.time() <= self.at + self.lease
 
 
 def write(index: Index, mark: Mark) -> None:
@@ -68,14 +64,11 @@ def remove(index: Index, mark: Mark) -> None:
 
 
 def read(index: Index) -> list[Mark]:
-    """Return the marks of all workers, sorted by name. Marks that expired more than a day ago are removed, as are those
-    whose worker was started again under its name.
-    """
-    known = {field: _mark(text) for field, text in index.read(KEY).items()}
-    running = {mark.node for mark in known.values() if mark is not None and mark.is_current}
+    """Return the marks of all workers, sorted by name. Those that expired more than a day ago are removed."""
     found, expired = [], []
-    for field, mark in known.items():
-        if mark is None or mark.until + (0 if mark.node in running else RETENTION) < time.time():
+    for field, text in index.read(KEY).items():
+        mark = _mark(text)
+        if mark is None or mark.at + mark.lease + RETENTION < time.time():
             expired.append(field)
         else:
             found.append(mark)
@@ -95,17 +88,22 @@ def read_marks(app: Any) -> list[Mark]:
 
 def without_mark(app: Any, marks: list[Mark]) -> list[str]:
     """Return the names of the workers that answer a ping and have no current mark among ``marks``."""
-    # Not over a connection of the app's pool: it would return there with a BRPOP pending, and each child that the
-    # worker forks later closes the pool and waits for that reply (kombu's Channel.close), all but one for ever.
+    # Not over a connection of the app's pool, which would return there with a reply of Redis still to come.
     with app.connection_for_write() as connection:
         answers = app.control.ping(timeout=REPLY_TIMEOUT, connection=connection) or []
     marked = {mark.node for mark in marks if mark.is_current}
     return sorted({node for answer in answers for node in answer} - marked)
 
 
-def validity_of(lease: float) -> float:
-    """Return the seconds for which a mark is current, for this lease in seconds."""
-    return max(2 * period_of(lease), lease)
+def project_lease() -> float | None:
+    """Return the lease of the project's messages in seconds; ``None`` if it has no app here, or they have none."""
+    app = app_or_default()
+    return message_lease(app) if isinstance(app.loader, AppLoader) else None
+
+
+def project_marks() -> list[Mark]:
+    """Return the marks of the workers on the project's broker. May raise any error."""
+    return read_marks(app_or_default())
 
 
 def _mark(text: str) -> Mark | None:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
+from celery.app import app_or_default
+
 from django_tasklock.celery.broker import is_redis, redelivery_timeout
 from django_tasklock.celery.messages.index import Index, temporary_index
 from django_tasklock.celery.parking import store as parking
@@ -20,12 +22,13 @@ MAX_PARKED = 1000
 """Parked messages that are read for their queues; more are estimated."""
 
 
-def messages_by_queue(app: Any) -> dict[str, int] | None:
+def messages_by_queue() -> dict[str, int] | None:
     """Return the messages of each queue: those that wait, that workers have fetched, and that are parked.
 
     ``None`` if the broker is not Redis. Above ten thousand fetched ones, and a thousand parked ones, it is an estimate.
     May raise any error.
     """
+    app = app_or_default()
     if not is_redis(app):
         return None
     known = _known(app)

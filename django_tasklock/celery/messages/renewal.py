@@ -12,56 +12,102 @@ import logging
 import os
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
+from celery import bootsteps
+from celery.worker import state
+
 from django_tasklock import counts, signals
+from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages import marks
-from django_tasklock.celery.messages.detached import DetachedMessages
+from django_tasklock.celery.messages.held import HeldMessages
 from django_tasklock.celery.messages.index import Index
-from django_tasklock.celery.messages.timeouts import period_of
-from django_tasklock.celery.messages.vouching import Vouching
+from django_tasklock.celery.messages.progress import Progress
+from django_tasklock.celery.request import Request
+from django_tasklock.conf import get_settings, milliseconds
 from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
-CHECKS_PER_LEASE = 20
-"""Checks for abandoned messages in one lease: a dead worker's messages start so much later at most."""
-LONGEST_CHECK_PERIOD = 3.0
-"""The longest interval between two such checks, in seconds."""
+RENEWALS = 20
+"""Renewals in one lease, and looks for abandoned messages: a dead worker's start so much later at most."""
+LONGEST_PERIOD = 3.0
+"""The longest time between two renewals, in seconds: a worker with a shorter lease may watch the same broker."""
+PATIENCE = 5.0
+"""The longest time that a request may take, in seconds; a quarter of a short lease."""
 RETRY_DELAY = 1.0
 """Seconds until a failed request is retried."""
-MARK_CHECK_PERIOD = 60.0
-"""Seconds between two checks for workers that do not renew; one worker does it for all."""
-HOUR = 3600.0
 CLOCK_TOLERANCE = 5.0
 """The difference in seconds to the server's clock above which a warning is logged, if it is over a quarter of a
 lease too."""
-MUTEX_RIGHTS = "+set +get +del +evalsha +script ~"
-"""The rights for a mutex of kombu's, and for one of ours."""
 
-_running: list[Renewer] = []
+
+class MessageLease(bootsteps.StartStopStep):
+    """The bootstep of Celery's worker that begins and ends the renewals.
+
+    It restarts with each connection of the worker to the broker; the renewer outlives them, and a warm shutdown.
+    """
+
+    requires = ("celery.worker.consumer.tasks:Tasks",)
+
+    def __init__(self, consumer: Any, **options: Any) -> None:
+        super().__init__(consumer, **options)
+        self._renewer: Renewer | None = None
+
+    def include_if(self, consumer: Any) -> bool:
+        """Return whether this worker's messages have leases."""
+        return message_lease(consumer.app) is not None
+
+    def start(self, consumer: Any) -> None:
+        """Start or continue the renewals: the worker has connected, for the first time or again."""
+        if self._renewer is None:
+            lease = message_lease(consumer.app)
+            assert lease is not None
+            timeout = milliseconds(get_settings().PREFETCH_TIMEOUT, "PREFETCH_TIMEOUT") / 1000
+            self._renewer = Renewer(consumer.hostname, lease, timeout)
+            Request.in_slot_before_start = consumer.pool.uses_semaphore
+        qos = consumer.task_consumer.channel.qos
+        self._renewer.use_connection(consumer.connection, qos, partial(_running_in, consumer))
+
+    def stop(self, consumer: Any) -> None:
+        """Do nothing: the worker fetches no more messages, but may still have some."""
+
+    def shutdown(self, consumer: Any) -> None:
+        """Stop the renewals: the worker has finished its tasks."""
+        if self._renewer is not None:
+            self._renewer.stop()
+
+
+def _running_in(consumer: Any) -> Iterable[Any]:
+    """Return the messages of the tasks that continue after a lost connection.
+
+    None if the worker is stopping, or is configured to cancel its tasks then.
+    """
+    ends = consumer.blueprint.state != bootsteps.RUN  # type: ignore[attr-defined]  # missing in its type stubs
+    if ends or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
+        return ()
+    return [request.message for request in tuple(state.active_requests)]
 
 
 class Renewer:
     """The renewals of one worker. It is given each new connection, and stopped at the end."""
 
-    def __init__(self, app: Any, node: str, lease: float, prefetch_timeout: float) -> None:
+    def __init__(self, node: str, lease: float, prefetch_timeout: float) -> None:
         self.node = node
         self.lease = lease
-        self.period = period_of(lease)
-        self._app = app
-        self._fetched: Callable[[], list[Any]] = list
-        self._index: Index | None = None
-        self._connection: Any = None
+        self.period = min(LONGEST_PERIOD, lease / RENEWALS)
+        self._patience = min(PATIENCE, lease / 4)
         self._stop_requested = threading.Event()
         self._wake = threading.Event()
-        self.detached = DetachedMessages(self._wake.set)
-        """The messages of running tasks whose connection is lost."""
-        self.vouching = Vouching(prefetch_timeout, lease)
+        self._messages = HeldMessages(self._wake.set)
+        self._progress = Progress(prefetch_timeout, lease)
         self._thread: threading.Thread | None = None
-        self._process = os.getpid()
+        self._connection: Any = None
+        self._connected: Any = None
+        """The connection of the worker for which ``_index`` was made."""
+        self._index: Index | None = None
         self._renewed = monotonic()
         self._last_interruption = -lease
         """When this worker last failed to renew in time, or the server was started. Abandoned messages are not
@@ -69,37 +115,20 @@ class Renewer:
         self._failing = False
         self._refused: set[str] = set()
         """The commands that the broker refuses, which are logged once each."""
-        self._late_renewals: deque[tuple[float, float]] = deque(maxlen=100)
-        self._unmarked: list[str] = []
         self._id = os.urandom(4).hex()
-        self._namesakes: dict[str, float] | None = None
-        """The last renewals of other workers of this name, by id; ``None``: it has not looked for them yet."""
         self._mark: marks.Mark | None = None
         """The one that it has left in the broker."""
-        self._marks_checked = -MARK_CHECK_PERIOD
-
-    # What others read
-
-    @property
-    def alive(self) -> bool:
-        """Whether its thread runs, in this process."""
-        return self._thread is not None and self._thread.is_alive() and self._process == os.getpid()
-
-    @property
-    def late(self) -> float:
-        """Seconds by which the current renewal is late; 0 if it is not."""
-        late = monotonic() - self._renewed - self.period
-        return late if late > self.period / 2 else 0.0
 
     # What the worker calls
 
-    def use_connection(self, connection: Any, fetched: Callable[[], list[Any]]) -> None:
-        """Start or continue with this connection of the worker. ``fetched`` returns the worker's messages."""
+    def use_connection(self, connection: Any, qos: Any, running: Any) -> None:
+        """Start or continue with this connection of the worker. ``running``: returns the messages that run on."""
         with no_fork():
-            self._connection, self._fetched = connection, fetched
-            if not self.alive and not self._stop_requested.is_set():
+            self._messages.use_connection(connection, qos, running)
+            self._progress.hook_into(qos)
+            self._connection = connection
+            if self._thread is None:
                 self._renewed = monotonic()
-                _running[:] = [*(one for one in _running if one.alive), self]
                 self._thread = threading.Thread(target=self._run, name="tasklock-messages", daemon=True)
                 self._thread.start()
         self._wake.set()
@@ -108,108 +137,58 @@ class Renewer:
         """Stop: the worker has no messages any more."""
         self._stop_requested.set()
         self._wake.set()
-        thread = self._thread
-        if thread is not None and thread is not threading.current_thread():
-            thread.join(self.period)
+        if self._thread is not None:
+            self._thread.join(PATIENCE)
 
     # The thread
 
     def _run(self) -> None:
-        current: Any = None
-        checked = -self.lease
-        due = 0.0
         while not self._stop_requested.is_set():
+            pause = self.period
             try:
                 with no_fork():
-                    # A new connection may be to another server, after a failover in kombu.
-                    if current is not (connection := self._connection):
-                        self._connect(connection)
-                        current, due = connection, 0.0
-                    self.detached.send_settlements(self._current_index)
-                    if monotonic() >= due:
-                        self._renew()
-                        due = self._renewed + self.period
-                    if monotonic() - checked >= self._check_period:
-                        checked = monotonic()
-                        self._requeue_abandoned()
-                self._check_marks()
-                pause = min(due, checked + self._check_period) - monotonic()
+                    self._turn()
             except BaseException as error:  # any error may be temporary
                 self._handle_failure(error)
                 pause = min(RETRY_DELAY, self.period)
-            self._wake.wait(max(0.01, pause))
+            self._wake.wait(pause)
             self._wake.clear()
         self._close()
 
-    @property
-    def _check_period(self) -> float:
-        return min(LONGEST_CHECK_PERIOD, self.lease / CHECKS_PER_LEASE)
-
-    def _connect(self, connection: Any) -> None:
-        if self._index is not None:
-            self._index.close()
-        self._index = Index(connection, self.lease, min(5.0, self.period))
-
-    @property
-    def _current_index(self) -> Index:
-        assert self._index is not None
-        return self._index
-
-    def _renew(self) -> None:
-        index = self._current_index
+    def _turn(self) -> None:
+        if self._connected is not (connection := self._connection):  # after a failover it may be to another server
+            if self._index is not None:
+                self._index.close()
+            self._index = Index(connection, self.lease, self._patience)
+            self._connected = connection
+        index = self._index
+        assert index is not None
         is_new = not index.connected
-        messages = self._fetched() + self.detached.messages
-        tags = [message.delivery_tag for message in messages if message not in self.vouching.withheld]
+        self._messages.send_settlements(index)
+        messages = self._messages.all()
         began = monotonic()
-        index.renew(tags)  # first: nothing that only informs may stand in its way
+        index.renew(message.delivery_tag for message in messages)  # first: nothing else may stand in its way
         if is_new:
             self._check_server(index)
-        self._report_lateness(began - self._renewed - self.period, len(tags))
+        self._report_lateness(began - self._renewed - self.period, len(messages))
         self._renewed, self._failing = began, False
-        while self._late_renewals and self._late_renewals[0][0] < began - HOUR:
-            self._late_renewals.popleft()
-        for message in self.vouching.review(messages):
+        for message in self._progress.review():
+            self._messages.forget(message)
             index.requeue(message.delivery_tag)
-        now = time.time()
-        worst = max((late for _, late in self._late_renewals), default=0.0)
-        until = now + marks.validity_of(self.lease)
-        mark = marks.Mark(self.node, self.lease, now, until, len(tags), round(worst, 1), self.vouching.stuck, self._id)
         with self._optional("HSET", "+hset +hdel ~"):
+            mark = marks.Mark(self.node, self.lease, time.time(), len(messages), self._progress.stuck, self._id)
             marks.write(index, mark)
             self._mark = mark
-        if (before := self._namesakes) != {}:
-            self._namesakes = {}
-            with self._optional("HGETALL", "+hgetall +hdel ~"):
-                self._namesakes = self._find_namesakes(marks.read(index), before or {})
-
-    def _find_namesakes(self, known: list[marks.Mark], before: dict[str, float]) -> dict[str, float]:
-        """Return who may be another worker of this name, until one has renewed since ``before``: that is logged once.
-
-        One that was killed just now has a mark, too, and does not renew.
-        """
-        found = {
-            mark.worker: mark.at
-            for mark in known
-            if mark.node == self.node and mark.worker != self._id and mark.is_current
-        }
-        if any(at > before.get(worker, at) for worker, at in found.items()):
-            log(
-                logging.WARNING,
-                "messages: another worker on this broker is called %s, too. Each renews its own messages, but Celery's"
-                " remote control and whatever shows workers by name takes them for one: start each with a name of its"
-                " own (celery worker -n)",
-                self.node,
-            )
-            return {}
-        return found
+        if began - self._last_interruption >= self.lease:
+            with self._optional("SET", "+set +get +del +evalsha +script ~"):
+                index.restore()
 
     def _report_lateness(self, late: float, messages: int) -> None:
         """Log and signal a renewal that was late by much."""
-        if late > self.period:
+        if late > self.lease / 4:
             self._last_interruption = monotonic()
         if late <= self.lease / 2 or not messages:
             return
-        self._late_renewals.append((monotonic(), late))
         over = late + self.period >= self.lease
         log(
             logging.WARNING,
@@ -232,7 +211,7 @@ class Renewer:
         if silence < self.lease or (uptime is not None and uptime <= silence):
             # No worker can have requeued them meanwhile, and the server may have lost them. In other cases another
             # worker may have run one to its end; written down again, it would start once more.
-            self.detached.restore_entries(index)
+            self._messages.write_again(index)
         clock_lead = 0.0
         with self._optional("TIME", "+time"):
             clock_lead = index.clock_lead()
@@ -246,16 +225,14 @@ class Renewer:
                 self.lease,
             )
 
-    def _requeue_abandoned(self) -> None:
-        """Requeue messages that are no longer renewed."""
-        if monotonic() - self._last_interruption >= self.lease and not self.late:
-            with self._optional("SET", MUTEX_RIGHTS):
-                self._current_index.restore()
-
     @contextlib.contextmanager
     def _optional(self, command: str, rights: str) -> Iterator[None]:
-        """Go on without a command that the broker refuses to this user, and log once what to grant."""
-        index = self._current_index
+        """Go on without a command that the broker refuses to this user, and log once what to grant.
+
+        ``rights``: in the words of ``ACL SETUSER``, where ``~`` stands for the keys beside kombu's own.
+        """
+        index = self._index
+        assert index is not None
         try:
             yield
         except index.refusal as error:
@@ -265,45 +242,13 @@ class Renewer:
             log(
                 logging.WARNING,
                 "messages: the broker refuses %s to the user %r, leases are renewed without it: %s. If it has no right"
-                " to it, run: %s",
+                " to it, run: ACL SETUSER %s %s",
                 command,
                 index.user,
                 error,
-                index.grant(rights),
+                index.user,
+                rights.replace("~", index.own_keys),
             )
-
-    def _check_marks(self) -> None:
-        """Once a minute, in one of the renewing workers, log which workers do not renew."""
-        if monotonic() - self._marks_checked < MARK_CHECK_PERIOD:
-            return
-        self._marks_checked = monotonic()
-        mine = False
-        with self._optional("SET", MUTEX_RIGHTS):
-            mine = self._current_index.set_once(marks.CHECK_MUTEX, MARK_CHECK_PERIOD)
-        if mine:
-            with self._optional("HGETALL", "+hgetall +hdel ~"):
-                known = marks.read(self._current_index)
-                threading.Thread(target=self._log_unmarked, args=(known,), name="tasklock-marks", daemon=True).start()
-
-    def _log_unmarked(self, known: list[marks.Mark]) -> None:
-        try:
-            found = marks.without_mark(self._app, known)
-            if found:  # a worker that has just started may have left its mark by now
-                again = marks.without_mark(self._app, marks.read_marks(self._app))
-                found = [node for node in found if node in again]
-        except BaseException as error:
-            log(logging.INFO, "messages: the workers on this broker could not be pinged: %r", error)
-            return
-        if found and found != self._unmarked:
-            log(
-                logging.ERROR,
-                "messages: these workers on this broker do not renew what they have, and each of their tasks that takes"
-                " longer than %g s, or waits so long for its countdown, is started a second time: %s. Give them this"
-                " app and version, or set TASKLOCK['MESSAGE_LEASE'] to 3600 until they have it",
-                self.lease,
-                ", ".join(found),
-            )
-        self._unmarked = found
 
     def _handle_failure(self, error: BaseException) -> None:
         if not self._failing:
@@ -317,14 +262,9 @@ class Renewer:
         try:
             with no_fork():
                 if self._index is not None:
-                    self.detached.send_settlements(self._index)
+                    self._messages.send_settlements(self._index)
                     if self._mark is not None:
                         marks.remove(self._index, self._mark)
                     self._index.close()
         except BaseException as error:
             log(logging.DEBUG, "messages: the mark of this worker was not removed: %r", error)
-
-
-def running() -> list[Renewer]:
-    """Return the renewers of this process: one in a worker's main process, none elsewhere."""
-    return [renewal for renewal in _running if renewal.alive]

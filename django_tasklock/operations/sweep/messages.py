@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -11,62 +12,91 @@ from django_tasklock.operations.sweep.report import Finding, FindingOutcome, Kin
 from django_tasklock.operations.sweep.stream import sweep_twice
 
 if TYPE_CHECKING:
-    from django_tasklock.celery.messages.recovery import LapsedMessages
+    from django_tasklock.celery.messages.index import Index
+
+MUTEX_TIMEOUT = 5.0
+"""Seconds for which the workers leave it to this process to put messages back."""
 
 
 def sweep_messages(options: SweepOptions, log: SweepLog) -> None:
     """Check twice, then put each message back into its queue, as any living worker would."""
-    from django_tasklock.celery.messages.recovery import LapsedMessages
+    from celery.app import app_or_default
 
+    from django_tasklock.celery.messages.index import temporary_index
+    from django_tasklock.celery.messages.marks import project_lease
+
+    lease = project_lease()
+    if lease is None:
+        return
+    app = app_or_default()
     try:
-        with LapsedMessages.open() as messages:
-            if messages is None:
+        with temporary_index(app, lease) as index:
+            index.declare_exchanges(app.amqp.queues.values())
+            uptime = _uptime(index)
+            if uptime is not None and uptime < lease:
+                log.record_left_out(
+                    f"messages of dead workers: the broker was started {uptime:.0f} s ago, and workers have a lease's"
+                    " time to renew theirs"
+                )
                 return
-            if messages.problem:
-                log.record_left_out(f"messages of dead workers: {messages.problem}")
-                return
-            sweep_twice(_MessageSweep(messages, options, log), log, options.pause)
+            sweep_twice(_MessageSweep(index, lease, options, log), log, options.pause)
     except BackendUnavailable as error:
         log.record_left_out(f"messages of dead workers: {error}")
+
+
+def _uptime(index: Index) -> float | None:
+    try:
+        return index.uptime()
+    except index.refusal:  # the workers go without it as well
+        return None
 
 
 class _MessageSweep:
     """The part of a sweep that checks messages. A suspect is what was found of one: its delivery tag."""
 
-    def __init__(self, messages: LapsedMessages, options: SweepOptions, log: SweepLog) -> None:
-        self.messages = messages
+    def __init__(self, index: Index, lease: float, options: SweepOptions, log: SweepLog) -> None:
+        self.index = index
+        self.lease = lease
         self.options = options
         self.log = log
-        self.over: dict[str, float] = {}
-        """How long the lease of each message has been over, in seconds."""
+        self.renewed: dict[str, float] = {}
+        """When each message whose lease is over was renewed at last."""
 
     def find(self) -> Iterator[Suspect[str]]:
         """Yield the messages whose lease is over."""
-        self.over = self.messages.find((self.options.age or 0) / 1000)
-        self.log.looked_at["messages"] += len(self.over)
-        yield from map(self._suspect, self.over)
+        before = time.time() - self.lease - (self.options.age or 0) / 1000
+        self.renewed = {tag: at for tag, at in self.index.lapsed().items() if at <= before}
+        self.log.looked_at["messages"] += len(self.renewed)
+        yield from map(self._suspect, self.renewed)
 
     def _suspect(self, tag: str) -> Suspect[str]:
-        described = self.messages.describe(tag)
+        described = self.index.unacknowledged(tag)
         holder = "" if described is None else f"{described.task}[{described.task_id}]"
-        why = f"its lease has been over for {self.over[tag]:.0f} s, and no worker renews it"
+        over = time.time() - self.lease - self.renewed[tag]
+        why = f"its lease has been over for {over:.0f} s, and no worker renews it"
         return Suspect(Kind.LAPSED, why, tag, holder=holder)
 
     def confirm(self, batch: list[Suspect[str]]) -> Iterator[tuple[Suspect[str], Suspect[str] | None]]:
-        """Yield each suspect; with ``None`` if a worker renewed it, or puts such messages back itself."""
-        over = {suspect.found: self.over[suspect.found] for suspect in batch}
-        confirmed = self.messages.confirm(over, dry_run=self.options.dry_run)
+        """Yield each suspect; with ``None`` if a worker renewed it, or puts such messages back itself.
+
+        Unless it is a dry run, the workers then leave that to this process for some seconds.
+        """
+        from django_tasklock.celery.messages.index import MUTEX
+
+        lapsed = {}
+        if self.options.dry_run or self.index.set_once(MUTEX, MUTEX_TIMEOUT):
+            lapsed = self.index.lapsed()
         for suspect in batch:
-            yield suspect, suspect if suspect.found in confirmed else None
+            yield suspect, suspect if lapsed.get(suspect.found) == self.renewed[suspect.found] else None
 
     def act(self, suspect: Suspect[str]) -> Finding:
         """Put a message back into its queue."""
-        described = self.messages.describe(suspect.found)
+        described = self.index.unacknowledged(suspect.found)
         if described is None:
             return suspect.finding(FindingOutcome.CHANGED, "it was acknowledged just now")
         if not described.queues:
             return suspect.finding(FindingOutcome.KEPT, "no queue is bound to its exchange with its routing key")
         if self.options.dry_run:
             return suspect.finding(FindingOutcome.WOULD)
-        self.messages.put_back(suspect.found)
+        self.index.requeue(suspect.found)
         return suspect.finding(FindingOutcome.SWEPT)

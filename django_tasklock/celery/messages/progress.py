@@ -1,4 +1,4 @@
-"""The messages for which a living worker no longer vouches: it renews them no more, so that others take them.
+"""The messages for which a living worker no longer vouches: it gives them back, so that others take them.
 
 A main process lives on while its slots hang, in a read without a time limit or stopped by a signal. Therefore a lease
 also needs progress. Messages that wait for a slot are given back if no slot has begun or ended anything for
@@ -11,7 +11,6 @@ import logging
 import math
 import threading
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from celery.worker import state
@@ -20,8 +19,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.message import header_of
-from django_tasklock.celery.messages.detached import SettlingChannel
-from django_tasklock.celery.messages.unacked import forget_delivery, unchanged
+from django_tasklock.celery.messages.held import unchanged
 from django_tasklock.celery.options import merge, pop_overrides
 from django_tasklock.celery.request import Request
 from django_tasklock.celery.task import OnceTask
@@ -36,20 +34,16 @@ SHOWN = 5
 """Tasks that a warning names."""
 
 
-class Vouching:
-    """What one worker vouches for. ``timeout``: that of the slots; ``lease``: that of its messages; both in seconds."""
+class Progress:
+    """The progress of one worker. ``timeout``: that of the slots; ``lease``: that of its messages; both in seconds."""
 
     def __init__(self, timeout: float, lease: float) -> None:
         self.timeout = timeout
         self.lease = lease
-        self.withheld: set[Any] = set()
-        """The messages that are not renewed."""
         self._progress = _progress()
         self._progressed = monotonic()
         self._stalled_at: tuple[int, int] | None = None
-        self._given_back: set[Request] = set()
-        """The requests that were given back and still wait for a slot here; so long nothing is fetched for them."""
-        self._overdue: dict[Any, float] = {}
+        self._outlived: dict[Any, float] = {}
         """The running requests whose locks have ended, and when that was seen."""
         self._looker: threading.Thread | None = None
 
@@ -61,38 +55,29 @@ class Vouching:
     @property
     def stuck(self) -> int:
         """The number of messages that wait for stalled slots, or run on without their lock."""
-        return len(self._overdue) + (len(_waiting()) if self.stalled else 0)
+        return len(self._outlived) + (len(_waiting()) if self.stalled else 0)
 
     def hook_into(self, qos: Any) -> None:
-        """Fetch nothing while the slots are stalled, and put back nothing that is another worker's already."""
-        can_consume, restore = qos.can_consume, qos.restore_unacked
-
-        def restore_own(*args: Any, **kwargs: Any) -> Any:
-            for message in list(self.withheld):
-                forget_delivery(qos, message)
-            return restore(*args, **kwargs)
-
+        """Fetch nothing while the slots are stalled."""
+        can_consume = qos.can_consume
         qos.can_consume = lambda: not self.stalled and can_consume()
-        qos.restore_unacked = restore_own
 
-    def review(self, fetched: Iterable[Any]) -> list[Any]:
-        """Look at the slots, once per renewal. Return the messages to be put back into their queues now.
+    def review(self) -> list[Any]:
+        """Look at the slots, once per renewal. Return the messages to be put back into their queues now."""
+        given_back = self._waiting_for_nothing() + self._outliving_their_lock()
+        if given_back:
+            log(logging.WARNING, "messages: %d given back: %s", len(given_back), _describe(given_back))
+        return [request.message for request in given_back]
 
-        ``fetched``: the messages that this worker has.
-        """
-        self._give_up_overdue()
-        self.withheld.update(request.message for request in self._overdue)
-        self.withheld &= set(fetched)
+    def _waiting_for_nothing(self) -> list[Request]:
+        """Give back the requests that wait for a slot, if none has gone on for the timeout."""
         now, progress, waiting = monotonic(), _progress(), _waiting()
-        for request in self._given_back.difference(waiting):
-            _forget(request.message)
-        self._given_back.intersection_update(waiting)
         if not waiting or progress != self._progress:
             self._progress, self._progressed, self._stalled_at = progress, now, None
             return []
         if now - self._progressed < self.timeout:
             return []
-        if self._stalled_at is None:  # what it fetched up to now is given back the next time
+        if self._stalled_at is None:
             self._stalled_at = progress
             log(
                 logging.WARNING,
@@ -102,46 +87,42 @@ class Vouching:
                 now - self._progressed,
                 _describe(unchanged(lambda: list(state.active_requests))) or "none",
             )
-            return []
-        # Each once: its delivery tag is that of its next delivery as well, which another worker has.
-        given_back = [one for one in waiting if one not in self._given_back and one.give_back()]
-        if given_back:
-            log(logging.WARNING, "messages: %d given back: %s", len(given_back), _describe(given_back))
-        self._given_back.update(given_back)
-        messages = [request.message for request in given_back]
-        self.withheld.update(messages)
-        return messages
+        return [request for request in waiting if request.give_back()]
 
-    def _give_up_overdue(self) -> None:
-        """Start to look for running tasks whose lock has ended, and give up those that still run a lease later."""
-        running = [one for one in unchanged(lambda: list(state.active_requests)) if not one.acknowledged]
-        for request, seen in list(self._overdue.items()):
+    def _outliving_their_lock(self) -> list[Any]:
+        """Give back the running requests whose lock had ended a lease ago; start to look for others."""
+        running = unchanged(lambda: list(state.active_requests))
+        given_back = []
+        for request, seen in list(self._outlived.items()):
             if request not in running:
-                del self._overdue[request]
-            elif monotonic() - seen >= self.lease:  # another worker has it: an acknowledgement would take it away
-                request.acknowledged = True
-                _forget(request.message)
-        suspects = [one for one in running if one not in self._overdue and time.time() - one.time_start > self.lease]
+                del self._outlived[request]
+            elif monotonic() - seen >= self.lease and not request.acknowledged:
+                request.acknowledged = True  # another worker has it: an acknowledgement would take it away
+                given_back.append(request)
+        suspects = [
+            one
+            for one in running
+            if not one.acknowledged and one not in self._outlived and time.time() - one.time_start > self.lease
+        ]
         if suspects and (self._looker is None or not self._looker.is_alive()):
             # The store may hang, and renewals must not.
-            self._looker = threading.Thread(
-                target=self._look_for_overdue, args=(suspects,), name="tasklock-overdue", daemon=True
-            )
+            self._looker = threading.Thread(target=self._look, args=(suspects,), name="tasklock-outlived", daemon=True)
             self._looker.start()
+        return given_back
 
-    def _look_for_overdue(self, suspects: list[Any]) -> None:
+    def _look(self, suspects: list[Any]) -> None:
         try:
             with no_fork():
                 for request in suspects:
-                    if _is_overdue(request):
+                    if _outlives_its_lock(request):
                         log(
                             logging.WARNING,
-                            "messages: %s still runs and its lock has ended by its timeout, so its message is no longer"
-                            " renewed: another worker starts it in %g s",
+                            "messages: %s still runs and its lock has ended by its timeout: in %g s its message is"
+                            " given back, and another worker starts it",
                             _describe([request]),
                             self.lease,
                         )
-                        self._overdue[request] = monotonic()
+                        self._outlived[request] = monotonic()
         except Exception as error:  # the next renewal looks again
             level = logging.DEBUG if isinstance(error, BackendUnavailable) else logging.INFO
             log(level, "messages: the locks of running tasks could not be read: %r", error)
@@ -160,7 +141,7 @@ def _waiting() -> list[Request]:
     return [one for one in reserved if isinstance(one, Request) and one not in state.active_requests]
 
 
-def _is_overdue(request: Any) -> bool:
+def _outlives_its_lock(request: Any) -> bool:
     """Return whether the request's lock has ended by its timeout. May raise any error."""
     task, header, kwargs = request.task, header_of(request._context), dict(request.kwargs)
     locked: Any = lock_of(task)
@@ -177,14 +158,6 @@ def _is_overdue(request: Any) -> bool:
     record = None if name is None else get_backend().get(name)
     is_own = record is not None and (record.holder.task, record.holder.task_id) == (task.name, request.id)
     return name is not None and not is_own
-
-
-def _forget(message: Any) -> None:
-    channel = message.channel
-    if isinstance(channel, SettlingChannel):
-        channel.forget(message)
-    else:
-        forget_delivery(channel.qos, message)
 
 
 def _describe(requests: list[Any]) -> str:
