@@ -19,6 +19,7 @@ AFTER_FORK = (
     "django_tasklock.backends",
     "django_tasklock.backends.contract.threads",
     "django_tasklock.backends.memory.store",
+    "django_tasklock.db.connections",
     "django_tasklock.db.pools",
     "django_tasklock.db.forks",
     "django_tasklock.counts",

@@ -204,6 +204,12 @@ class Scope:
             )
 
 
+def after_fork() -> None:
+    """Forget the scopes of the parent: a fork in a body has its thread, and they are no users of its connections."""
+    for key, scopes in list(Scope.active.items()):
+        Scope.active[key] = [scope for scope in scopes if scope._process == os.getpid()]
+
+
 def _thread_or_loop() -> Hashable:
     """Return the key that overlapping bodies share: the thread, or for a coroutine that in which its queries run."""
     loop = asyncio._get_running_loop()

@@ -83,8 +83,11 @@ def _openings() -> list[tuple[BaseDatabaseWrapper, _Opening]]:
     return [(one, opening) for one, opening in found if opening is not None and one.connection is not None]
 
 
-def longest_held(alias: str) -> float:
-    """Return the seconds since the oldest open connection of this process to ``alias`` was opened; 0: there is none."""
+def longest_open(alias: str) -> float:
+    """Return the seconds since the oldest open connection of this process to ``alias`` was opened; 0: there is none.
+
+    One of a pool counts from when it was taken out of it.
+    """
     now = time.monotonic()
     return max([now - opening.at for one, opening in _openings() if one.alias == alias], default=0.0)
 

@@ -201,44 +201,13 @@ def is_row_locked(error: Exception) -> bool:
 
 
 def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
-    """Return whether the database serves no client, as far as known. False: it refused this statement, or this client.
+    """Return whether the database serves no client, as far as known. False: it refused this statement, or this client,
+    or a pool had no connection in time, whatever the cause.
 
     To be called after ``run_with_retries`` raised ``error``: then a connection that cannot be used any more is closed.
     """
-    if connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error)):
-        return False
-    return not getattr(connection, "pool", None) or _pool_cannot_connect(connection, error)
-
-
-def makes_no_connection(connection: BaseDatabaseWrapper) -> bool:
-    """Return whether the database makes no other connection, as far as is known; False also if it refuses us one.
-
-    To be asked where it is not known what a statement has failed of.
-    """
-    other = connection.copy()
-    try:
-        other.ensure_connection()
-    except errors_of(other) as error:
-        return serves_nobody(other, error)
-    finally:
-        other.close()
-    return False
-
-
-def _pool_cannot_connect(connection: Any, error: Exception) -> bool:
-    """Return whether the pool had no connection because the server accepts none, not because all are in use."""
-    cause = type(error.__cause__)
-    if not cause.__module__.startswith("psycopg_pool"):
-        return True
-    if cause.__name__ != "PoolTimeout":  # closed, or too many of this process wait for it
-        return False
-    # The pool raises the same error for both, counts a connection that it is trying to open as one in use, and pauses
-    # longer after each failed attempt: only an attempt of our own shows the cause.
-    try:
-        connection.Database.connect(**{**connection.get_connection_params(), "connect_timeout": 1}).close()
-    except errors_of(connection) as refusal:
-        return not _NO_ROOM.search(str(refusal))
-    return False
+    refused = connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error))
+    return not refused and not type(error.__cause__).__module__.startswith("psycopg_pool")
 
 
 def _raise_interruption(connection: BaseDatabaseWrapper, error: BaseException, outside: BaseException | None) -> None:

@@ -21,7 +21,7 @@ from prometheus_client.registry import Collector
 
 from django_tasklock import counts
 from django_tasklock.counts import BOUNDS, Count
-from django_tasklock.db.pools import figures, longest_held, timeouts
+from django_tasklock.db.pools import figures, longest_open, timeouts
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.state import Gauges, count_messages, count_stuck, read_gauges
 
@@ -99,7 +99,7 @@ USED = Metric("tasklock_limiter_used_ratio", LIMITER, "Share of the limit that i
 WAITING = Metric("tasklock_limiter_waiting", LIMITER, "Calls that wait for their turn.")
 PAUSED = Metric("tasklock_limiter_paused_seconds", LIMITER, "Seconds until the end of a pause, 0 if not paused.")
 IN_USE = Metric("db_pool_connections_in_use", ("database",), "Connections of this process that are in use.")
-HELD_FOR = Metric("db_connection_hold_time", ("database",), "Seconds for which the oldest connection in use is held.")
+OPEN_FOR = Metric("db_connection_hold_time", ("database",), "Seconds since the oldest open connection was opened.")
 TIMEOUTS = Metric("db_pool_connection_timeouts", ("database",), "Times that no connection was free in time.")
 
 Samples = Mapping[tuple[str, ...], float]
@@ -193,7 +193,7 @@ def _gauges(gauges: Gauges) -> Iterator[Family]:
 def _connections() -> Iterator[Family]:
     yield from _present(
         (IN_USE, {(alias,): figures(alias).checked_out for alias in connections}),
-        (HELD_FOR, {(alias,): longest_held(alias) for alias in connections}),
+        (OPEN_FOR, {(alias,): longest_open(alias) for alias in connections}),
     )
     # The name is given; a sample of a counter would have to end with _total.
     found = Family(TIMEOUTS.name, TIMEOUTS.help, "unknown")

@@ -380,12 +380,13 @@ class TestRefusals:
         with unreachable(10):
             self.down(backend)
 
-    def test_so_is_one_that_a_pool_cannot_reach(self, backend, monkeypatch):
+    def test_a_pool_that_cannot_reach_it_does_not_say_so(self, monkeypatch):
+        """It is out of connections, as one whose connections are all in use."""
         needs_pool()
         monkeypatch.setattr(connection.Database, "connect", raising(connection.Database.OperationalError))
         with pooled(max_size=1, timeout=0.1):
             connection.ensure_connection()
-            elsewhere(lambda: self.down(backend))
+            elsewhere(lambda: self.refused("couldn't get a connection"))
 
 
 class TestLostReplies:

@@ -132,6 +132,18 @@ def lines(path: Path) -> int:
         return int(connection.execute("SELECT count(*) FROM lines").fetchone()[0])
 
 
+def run_code(code: str, path: Path) -> None:
+    run = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", code, str(path)],
+        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[2])},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (run.returncode, run.stderr) == (0, "")
+
+
 @pytest.mark.parametrize(
     ("code", "left"),
     [(A_USERS, 1000), (OUR_THREAD + OURS, 1001), (OUR_THREAD + GRANDCHILD, 1000), (OUR_THREAD + TWO_AT_ONCE, 1000)],
@@ -140,15 +152,7 @@ def lines(path: Path) -> int:
 def test_fork(tmp_path: Path, code: str, left: int) -> None:
     """Closed by the child it would be rolled back, with what the parent writes after that on top of it."""
     path = tmp_path / "db.sqlite3"
-    run = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", BEGIN + code, str(path)],
-        env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[2])},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
-    assert (run.returncode, run.stderr) == (0, "")
+    run_code(BEGIN + code, path)
     assert lines(path) == left
 
 
@@ -168,3 +172,36 @@ def test_threads_that_keep_others_from_forking_do_not_wait_for_each_other() -> N
         assert thread.is_alive()
     over.set()
     thread.join()
+
+
+IN_A_BODY = """
+import os, sys
+import django
+from django.conf import settings
+settings.DATABASES["default"] = {"ENGINE": "django.db.backends.sqlite3", "NAME": sys.argv[1]}
+settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend", "METRICS": False}
+django.setup()
+from django.db import connection
+from django_tasklock import task_lock
+from tests.support.processes import fork_in_c
+
+@task_lock("inner")
+def inner():
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+
+@task_lock("outer")
+def outer():
+    child = FORK
+    if child == 0:
+        inner()
+        os._exit(connection.connection is not None)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0, "a connection is left open"
+
+outer()
+"""
+
+
+@pytest.mark.parametrize("fork", ["os.fork()", "fork_in_c()"], ids=["Python's", "as uWSGI's"])
+def test_bodies_in_a_child_of_a_body_close_what_they_open(tmp_path: Path, fork: str) -> None:
+    run_code(IN_A_BODY.replace("FORK", fork), tmp_path / "db.sqlite3")

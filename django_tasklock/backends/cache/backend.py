@@ -20,7 +20,7 @@ from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, is_local_fault
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Settings
-from django_tasklock.db.reconnect import close_dropped, makes_no_connection
+from django_tasklock.db.reconnect import close_dropped, serves_nobody
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import (
     AcquireRequest,
@@ -224,11 +224,10 @@ class CacheBackend(LockStore):
         database = self.private.database
         if database is not None:
             close_dropped(database)  # or each later verb of this thread would find it dropped
-            return makes_no_connection(database)
         try:
             self.private.cache.get(self._key("", "-probe:"))
-        except Exception:
-            return True
+        except Exception as refusal:
+            return database is None or serves_nobody(database, refusal)
         return False
 
     def _probe(self, cache: BaseCache, name: str | None) -> None:
