@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from celery.app import app_or_default
 from django.core import checks
 
 from django_tasklock.celery.broker import own_timeout
-from django_tasklock.celery.messages.marks import project_lease, project_marks, without_mark
+from django_tasklock.celery.messages.marks import project_app, project_lease, project_marks, without_mark
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.celery.visibility import acknowledged_early, reaching_visibility_timeout
 from django_tasklock.checks.settings import valid_settings
@@ -28,7 +27,7 @@ def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.C
     lease = None if settings is None else project_lease()
     if settings is None or lease is None:
         return []
-    own = own_timeout(app_or_default())
+    own = own_timeout(project_app())
     where = "TASKLOCK['MESSAGE_LEASE']" if own is None else "The visibility_timeout in broker_transport_options"
     messages: list[checks.CheckMessage] = []
     if lease < SHORTEST_LEASE:
@@ -56,9 +55,9 @@ def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.C
 def _report_workers(lease: float) -> list[checks.CheckMessage]:
     """Ask the workers themselves, which takes two seconds; nothing if the broker does not answer."""
     try:
-        unmarked = without_mark(app_or_default(), project_marks())
+        unmarked = without_mark(project_app(), project_marks())
         if unmarked:  # one that has just started may have left its mark by now
-            unmarked = without_mark(app_or_default(), project_marks())
+            unmarked = without_mark(project_app(), project_marks())
     except Exception as error:
         log(logging.INFO, "messages: the workers on the broker could not be asked: %r", error)
         return []

@@ -95,10 +95,16 @@ def without_mark(app: Any, marks: list[Mark]) -> list[str]:
     return sorted({node for answer in answers for node in answer} - marked)
 
 
+def project_app() -> Any:
+    """Return the project's Celery app; ``None`` if it has none here."""
+    app = app_or_default()
+    return app if isinstance(app.loader, AppLoader) else None
+
+
 def project_lease() -> float | None:
     """Return the lease of the project's messages in seconds; ``None`` if it has no app here, or they have none."""
-    app = app_or_default()
-    return message_lease(app) if isinstance(app.loader, AppLoader) else None
+    app = project_app()
+    return None if app is None else message_lease(app)
 
 
 def project_marks() -> list[Mark]:

@@ -20,15 +20,13 @@ MUTEX_TIMEOUT = 5.0
 
 def sweep_messages(options: SweepOptions, log: SweepLog) -> None:
     """Check twice, then put each message back into its queue, as any living worker would."""
-    from celery.app import app_or_default
-
     from django_tasklock.celery.messages.index import temporary_index
-    from django_tasklock.celery.messages.marks import project_lease
+    from django_tasklock.celery.messages.marks import project_app, project_lease
 
     lease = project_lease()
     if lease is None:
         return
-    app = app_or_default()
+    app = project_app()
     try:
         with temporary_index(app, lease) as index:
             index.declare_exchanges(app.amqp.queues.values())
