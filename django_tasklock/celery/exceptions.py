@@ -6,7 +6,7 @@ from celery.exceptions import Ignore
 
 
 class Parked(Ignore):
-    """The message was parked: its state stays ``PARKED`` until it is promoted."""
+    """The message was parked, or a newer one has replaced it: its result is not that of this delivery."""
 
 
 class Rejected(Ignore):

@@ -52,7 +52,6 @@ MESSAGE_STATES: Mapping[str, Any] = {
     "parked": gettext_lazy("parked"),
     "promoted": gettext_lazy("on its way"),
     "running": gettext_lazy("running"),
-    "superseded": gettext_lazy("superseded"),
     "ended": gettext_lazy("over"),
     "dead": gettext_lazy("dead"),
 }

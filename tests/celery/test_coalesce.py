@@ -39,7 +39,7 @@ def test_a_thousand_during_one_run(celery_site):
         assert celery_site.outcome(result, 300) == ("SUCCESS", COALESCED)
     celery_site.wait_until(lambda: [one.task_id for one in parked_messages("hold:a")] == [results[-1].id], 20)
     assert count_parked("hold:a") == 1
-    celery_site.wait_until(lambda: celery_site.result(results[-1]).state == "PARKED")
+    celery_site.wait_until(lambda: celery_site.is_parked(results[-1]))
     gate.open()
     assert celery_site.outcome(first)[0] == "SUCCESS"
     assert celery_site.outcome(results[-1]) == ("SUCCESS", {"status": "success", "key": "a"})
@@ -55,7 +55,7 @@ def test_the_next_page_of_a_running_message_does_not_replace_a_newer_one(celery_
     older = celery_site.publish(f"{kind}_coalesce_pages", "a", 1, until=gate)
     celery_site.wait_until(lambda: celery_site.events("page", "a"))
     newer = celery_site.publish(f"{kind}_coalesce_pages", "a", 2)
-    celery_site.wait_until(lambda: celery_site.result(newer).state == "PARKED")
+    celery_site.wait_until(lambda: celery_site.is_parked(newer))
     gate.open()
     assert celery_site.outcome(newer) == ("SUCCESS", [2, 2])
     assert celery_site.outcome(older) == ("SUCCESS", COALESCED)

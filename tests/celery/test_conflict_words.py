@@ -263,7 +263,7 @@ class TestTheSetting:
         elif word == "retry":
             celery_site.wait_until(lambda: result.state == "RETRY")
         else:
-            celery_site.wait_until(lambda: result.state == "PARKED")
+            celery_site.wait_until(lambda: celery_site.is_parked(result))
             assert [row.mode for row in parked_messages()] == [word]
             gate.open()
             assert celery_site.outcome(result)[1]["status"] == "success"

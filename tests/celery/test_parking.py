@@ -9,6 +9,7 @@ import ast
 import json
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -25,6 +26,7 @@ from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.celery.delivery import line
 from django_tasklock.celery.parking import promotion, store as parking
+from django_tasklock.celery.parking.ending import end_replaced
 from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.celery.parking.rows import session
 from django_tasklock.celery.unique import seconds_until
@@ -128,17 +130,17 @@ class TestInBetween:
         assert rows() == []
 
     def test_a_release_after_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
-        mark_parked = parking.mark_parked
+        park = parking.park
 
-        def then_released(*what: Any) -> bool:
-            settled = mark_parked(*what)
+        def then_released(*what: Any, **options: Any) -> bool:
+            stored = park(*what, **options)
             holder.release()
             assert promote(NAME, celery_site.app)  # the releaser's own look; the parker's comes after it
-            return settled
+            return stored
 
         result = celery_site.publish("queued_hold", "a")
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "mark_parked", then_released)
+            patch.setattr(parking, "park", then_released)
             courier.run()
         assert celery_site.waiting() == 1  # both saw it, one sent it
         courier.run()
@@ -347,20 +349,19 @@ class TestStoresFail:
         assert result.get(timeout=5)["status"] == "success"
         assert celery_site.events("start")[0].task_id == result.id
 
-    @pytest.mark.parametrize(("task", "verb"), [("queued_hold", "mark_parked"), ("coalescing_hold", "read_neighbours")])
-    def test_the_database_goes_down_when_it_is_parked(self, celery_site, courier, holder, monkeypatch, task, verb):
+    def test_the_database_goes_down_when_it_is_parked(self, celery_site, courier, holder, monkeypatch):
         """It was sent again and put back, and ran twice; or it failed, and ran after that."""
-        result = celery_site.publish(task, "a")
+        result = celery_site.publish("coalescing_hold", "a")
         request = courier.take()
-        work = getattr(parking, verb)
+        work = parking.read_neighbours
 
         def once_parked(*what: Any) -> Any:
             return raising(BackendUnavailable("down"))() if rows() else work(*what)
 
         with monkeypatch.context() as patch:
-            patch.setattr(parking, verb, once_parked)
+            patch.setattr(parking, "read_neighbours", once_parked)
             request.execute()
-        assert result.state == "PARKED"
+        assert rows("state") == [("parked",)]
         assert celery_site.waiting() == 0
         holder.release()
         age(promotion.PATIENCE + 1)
@@ -368,54 +369,6 @@ class TestStoresFail:
         courier.run()
         assert result.get(timeout=5)["status"] == "success"
         assert rows() == []
-
-    def test_the_result_store_is_down_while_it_is_parked(self, celery_site, courier, holder, monkeypatch, caplog):
-        """F36: the state ``PARKED`` is for people. With it nothing was parked, and the message was lost."""
-        celery_site.publish("queued_hold", "a")
-        request = courier.take()
-        with monkeypatch.context() as patch:
-            patch.setattr(type(request.task.backend), "store_result", raising(OSError("no result store")))
-            request.execute()
-        assert rows("state", "sent") == [("parked", 0)]
-        assert "no result store" in caplog.text
-        holder.release()
-        assert promote(NAME, celery_site.app)
-        courier.run()
-        assert [one.event for one in celery_site.events()] == ["start", "end"]
-
-    def test_killed_while_its_state_is_stored(self, celery_site, courier, holder, monkeypatch):
-        """F36: it is in the table before anybody is told so."""
-        result = celery_site.publish("queued_hold", "a")
-        request = courier.take()
-        with monkeypatch.context() as patch:
-            patch.setattr(type(request.task.backend), "store_result", raising(Killed()))
-            with pytest.raises(Killed):
-                request.execute()
-        holder.release()
-        age(promotion.PATIENCE + 1)
-        assert promoter(celery_site).poll() == 1
-        courier.run()
-        assert result.get(timeout=5)["status"] == "success"
-
-    @pytest.mark.parametrize("mode", ["queued_hold", "coalescing_hold"])
-    def test_it_does_not_run_before_its_state_is_stored(self, celery_site, courier, holder, monkeypatch, mode):
-        """Or that would be written over the result, and whoever waits for it would wait for ever."""
-        result = celery_site.publish(mode, "a")
-        request = courier.take()
-        backend = type(request.task.backend)
-        store = backend.store_result
-
-        def meanwhile(*what: Any, **options: Any) -> Any:
-            holder.release()
-            assert not promote(NAME, celery_site.app)
-            return store(*what, **options)
-
-        with monkeypatch.context() as patch:
-            patch.setattr(backend, "store_result", meanwhile)
-            request.execute()
-        assert result.state == "PARKED"
-        courier.run()
-        assert result.get(timeout=5)["status"] == "success"
 
     @pytest.mark.parametrize("error", [BackendUnavailable("down"), ImproperlyConfigured("no table: migrate")])
     def test_the_table_cannot_be_asked(self, celery_site, courier, holder, monkeypatch, error):
@@ -526,7 +479,7 @@ class TestLimit:
         results = [celery_site.publish("short_queue", "a") for _ in range(4)]
         for _ in results:
             courier.run()
-        assert [result.state for result in results] == ["PARKED"] * 3 + ["FAILURE"]
+        assert [result.state for result in results] == ["PENDING"] * 3 + ["FAILURE"]
         with pytest.raises(Exception, match="3 messages are parked for it, its queue_limit"):
             results[3].get(timeout=5)
         assert count_parked(NAME) == 3
@@ -534,7 +487,7 @@ class TestLimit:
         promote(NAME, celery_site.app)
         assert holder.acquire()
         courier.run()  # it waited before: it is not refused
-        assert results[0].state == "PARKED"
+        assert rows("task_id", "state")[0] == (results[0].id, "parked")
         holder.release()
         promote(NAME, celery_site.app)
         request = courier.take()  # the first of them runs
@@ -546,7 +499,7 @@ class TestLimit:
         results.append(celery_site.publish("short_queue", "a"))
         courier.run()
         courier.run()
-        assert [result.state for result in results[-2:]] == ["PARKED", "FAILURE"]
+        assert [result.state for result in results[-2:]] == ["PENDING", "FAILURE"]
 
     def test_per_call(self, celery_site, courier, holder):
         for _ in range(2):
@@ -653,7 +606,7 @@ class TestWhatIsKept:
     def run_it(self, site, courier, holder, task="counting_queue", queue="", **options):
         result = site.publish(task, "a", **options)
         courier.run(queue)
-        assert result.state == "PARKED"
+        assert rows("task_id", "state") == [(result.id, "parked")]
         holder.release()
         assert promote(NAME, site.app)
         return result, courier.take(queue)
@@ -727,7 +680,7 @@ class TestWhatIsKept:
             if kept == "postponed":
                 patch.setattr(session, "run", raising(BackendUnavailable("down")))
             courier.run()
-        assert result.state == ("PARKED" if kept == "parked" else "RETRY")
+        assert result.state == ("PENDING" if kept == "parked" else "RETRY")
         holder.release()
         if kept == "parked":
             assert promote(NAME, celery_site.app)
@@ -735,15 +688,6 @@ class TestWhatIsKept:
         assert result.get(timeout=5)["status"] == "success"
         assert celery_site.events("request")[0].more["kwargs"] == "{'number': {'a'}}"
         unregister("textual")
-
-    def test_it_is_not_parked_any_more_when_it_runs(self, celery_site, courier, holder, monkeypatch):
-        """F45: acknowledged early and killed, it would stay PARKED for ever."""
-        result, request = self.run_it(celery_site, courier, holder)
-        with monkeypatch.context() as patch:
-            patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            with pytest.raises(Killed):
-                request.execute()
-        assert result.state == "STARTED"
 
     @pytest.fixture
     def later(self, monkeypatch):
@@ -761,13 +705,6 @@ class TestWhatIsKept:
         courier.run()
         assert other.get(timeout=5)["status"] == "success"
         assert rows() == []
-
-    def test_nor_to_say_that_a_newer_one_took_its_place(self, celery_site, courier, holder, later):
-        [expired] = parked(celery_site, courier, task="coalescing_hold", options={"expires": 1000})
-        [newer] = parked(celery_site, courier, task="coalescing_hold")
-        assert celery_site.waiting() == 0
-        assert expired.state == "REVOKED"
-        assert rows("task_id", "state") == [(newer.id, "parked")]
 
     def test_it_is_no_child_of_who_has_promoted_it(self, celery_site, courier):
         """``collect()`` would wait for all that stand in line behind it."""
@@ -809,25 +746,48 @@ class TestNewest:
         assert [one.more for one in celery_site.events("start")] == [{"number": "newer"}]
         assert rows() == []
 
-    def test_a_superseded_message_ends_although_its_worker_died_before_storing_the_result(
-        self, celery_site, courier, holder, monkeypatch
-    ):
-        older = parked(celery_site, courier, task="coalescing_hold")[0]
-        parked(celery_site, courier, task="coalescing_hold")
-        assert rows("state") == [("superseded",), ("parked",)]
+    @pytest.mark.parametrize("error", [Killed(), OSError("no result store")], ids=["killed", "down"])
+    def test_its_result_is_stored_later_if_that_fails(self, celery_site, courier, holder, monkeypatch, error):
+        """Neither a kill between the two nor an outage leaves its caller waiting; and it holds nobody up."""
+        [older] = parked(celery_site, courier, task="coalescing_hold")
+        newer = celery_site.publish("coalescing_hold", "a")
         request = courier.take()
         with monkeypatch.context() as patch:
-            patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            patch.setattr("django_tasklock.celery.parking.store.remove", lambda *what, **options: False)
-            with pytest.raises(Killed):
+            patch.setattr(type(request.task.backend), "mark_as_done", raising(error))
+            with suppress(Killed):
                 request.execute()
-        age(promotion.PATIENCE * 2)
-        promoter(celery_site).poll()
+        if isinstance(error, Killed):
+            request.execute()  # the broker delivers it again
+        assert rows("task_id", "mode") == [(older.id, "replaced"), (newer.id, "coalesce")]
+        holder.release()
+        assert promoter(celery_site).poll() == 1
         courier.run()
+        assert newer.get(timeout=5)["status"] == "success"
+        age(promotion.PATIENCE * 2)
+        assert promoter(celery_site).poll() == 0
         assert older.get(timeout=5)["reason"] == "coalesced"
-        assert rows("state") == [("parked",)]
+        assert celery_site.waiting() == 0
+        assert rows() == []
 
-    def test_superseded_between_its_look_and_its_start(self, celery_site, courier, holder, monkeypatch):
+    def test_of_two_that_end_it_one_does(self, celery_site, courier, holder, monkeypatch):
+        """Its callbacks are called once."""
+        from tests.support.celery_site.queue_tasks import told
+
+        celery_site.publish("coalescing_hold", "a", options={"link": told.s("older")})
+        courier.run()
+        found = parking.find_older(key_of(NAME), 2**52, "newer")
+        together = threading.Barrier(2)
+
+        def end():
+            together.wait()
+            end_replaced(found, celery_site.app)
+
+        with ThreadPoolExecutor(2) as threads:
+            list(threads.map(lambda _: elsewhere(end), range(2)))
+        assert celery_site.waiting() == 1
+        assert rows() == []
+
+    def test_replaced_between_its_look_and_its_start(self, celery_site, courier, holder, monkeypatch):
         [result] = parked(celery_site, courier, task="coalescing_hold")
         holder.release()
         assert promote(NAME, celery_site.app)
@@ -835,7 +795,7 @@ class TestNewest:
         take_out = parking.remove_unchanged
 
         def late(row: Any) -> bool:
-            ParkedMessage.objects.update(state="superseded")
+            end_replaced([row], celery_site.app)
             return take_out(row)
 
         with monkeypatch.context() as patch:

@@ -42,7 +42,6 @@ def test_200_messages_of_one_key_over_two_workers(celery_site):
         assert celery_site.outcome(result)[0] == "SUCCESS"
     celery_site.wait_until(lambda: count_parked("hold:line") == MESSAGES - 1)
     assert [one.task_id for one in parked_messages("hold:line")] == [result.id for result in line[1:]]
-    celery_site.wait_until(lambda: {celery_site.result(result).state for result in line[1:]} == {"PARKED"})
     gate.open()
     for result in line:
         assert celery_site.outcome(result, 60)[0] == "SUCCESS"
@@ -113,7 +112,7 @@ def test_parked_and_run(celery_site, task):
     celery_site.worker(concurrency=2)
     gate, first = held(celery_site, task)
     second = celery_site.publish(task, "a")
-    celery_site.wait_until(lambda: celery_site.result(second).state == "PARKED")
+    celery_site.wait_until(lambda: celery_site.is_parked(second))
     assert celery_site.outcome(celery_site.publish("hold", "b"))[0] == "SUCCESS"
     gate.open()
     for result in (first, second):
@@ -143,7 +142,7 @@ def test_one_call_of_a_task_that_rejects(celery_site, monkeypatch):
     celery_site.worker(concurrency=2)
     gate, first = held(celery_site, "once_hold")
     second = celery_site.publish("once_hold", "a", once={"on_conflict": "queue"})
-    celery_site.wait_until(lambda: celery_site.result(second).state == "PARKED")
+    celery_site.wait_until(lambda: celery_site.is_parked(second))
     gate.open()
     assert celery_site.outcome(first)[0] == celery_site.outcome(second)[0] == "SUCCESS"
 

@@ -345,7 +345,7 @@ class TestItComesBackByItself:
         celery_site.started("a")
         late = celery_site.worker(concurrency=1)
         result = celery_site.publish("late_hold", "a", until=gate)
-        celery_site.wait_until(lambda: result.state == "PARKED")
+        celery_site.wait_until(lambda: celery_site.is_parked(result))
         hold.open()
         start = celery_site.started("a", 2)
         assert start.task_id == result.id
@@ -363,7 +363,7 @@ class TestItComesBackByItself:
         celery_site.publish("queued_hold", "a", until=hold)
         celery_site.started("a")
         result = celery_site.publish("rejected_once", "a", until=gate)
-        celery_site.wait_until(lambda: result.state == "PARKED")
+        celery_site.wait_until(lambda: celery_site.is_parked(result))
         hold.open()
         celery_site.wait_until(lambda: len(celery_site.events("tried")) >= 6)
         gate.open()

@@ -229,7 +229,7 @@ def test_published_here_parked_there_and_run_by_another(
     parker = celery_site.worker(queues=("second",))
     with tracer().start_as_current_span("request") as request:
         second = celery_site.publish("traced", "a", options=others)
-    celery_site.wait_until(lambda: celery_site.result(second).state == "PARKED")
+    celery_site.wait_until(lambda: celery_site.is_parked(second))
     parker.terminate()
     parker.ended()
     celery_site.worker(queues=("second",))

@@ -205,7 +205,7 @@ class TestWhy:
         ]
 
     def test_over(self, actor: Client) -> None:
-        park(5, state="superseded")
+        park(5, state="promoted", mode="replaced")
         park(9, state="ended")
         assert "A newer message has replaced it" in why(actor, 5)
         assert "Its run is over" in why(actor, 9)
@@ -230,8 +230,8 @@ class TestThePages:
         assert "dead (1)" in text
 
     def test_each_state_is_shown_in_words(self, actor: Client) -> None:
-        words_of = {"parked": "parked", "promoted": "on its way", "running": "running", "superseded": "superseded"}
-        words_of |= {"ended": "over", "dead": "dead", "of a later version": "of a later version"}
+        words_of = {"parked": "parked", "promoted": "on its way", "running": "running", "ended": "over"}
+        words_of |= {"dead": "dead", "of a later version": "of a later version"}
         for number, state in enumerate(words_of, 1):
             park(number, state=state[:10])
         assert [line["word"] for line in shown(actor)] == [word[:10] for word in words_of.values()]

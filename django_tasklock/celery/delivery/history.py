@@ -7,7 +7,6 @@ one may have run in between.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from functools import cached_property
 from typing import Any, NoReturn
@@ -31,7 +30,6 @@ from django_tasklock.celery.parking.rows import (
     PARKED,
     PROMOTED,
     RUNNING,
-    SUPERSEDED,
     ParkedRow,
     brief_connection,
 )
@@ -100,22 +98,15 @@ class History:
         self._attempt = attempt
         self.maybe_redelivered = attempt.holder_died or self.message.delivered_before
 
-    def has_work(self, *, locked: bool = False) -> bool:
-        """Return False if a newer message superseded it.
-
-        Raises ``Duplicate`` if it has ended, or another delivery has it.
-
-        ``locked``: whether the lock is held.
-        """
+    def check_work(self, *, locked: bool = False) -> None:
+        """Raise ``Duplicate`` if the message has ended, or another delivery has it. ``locked``: the lock is held."""
         if not self.maybe_redelivered:
-            return True
+            return
         message, before = self.message, self.row
         row = self.read_row()
         if row is None:
             if message.sent:
                 self.discard("its run has ended")
-        elif row.state == SUPERSEDED:
-            return False
         elif row.state == PARKED or (row.state in (PROMOTED, DEAD) and message.sent != row.sent):
             self.discard("it is parked")
         elif row.state in (RUNNING, ENDED) and is_running(row):
@@ -123,7 +114,6 @@ class History:
                 self.row = None  # written by another delivery that found this one's lock: ``record_running``
             else:
                 self.discard("another delivery of it runs")
-        return True
 
     def read_row(self) -> ParkedRow | None:
         """Read the row."""
@@ -193,7 +183,6 @@ class History:
             started = parking.remove_unchanged(row)
         if started:
             self.discard_if_done()
-            self._store_started()
         return started
 
     @property
@@ -204,7 +193,6 @@ class History:
         """Keep a message that was delivered before, in case this worker dies. Raises ``CrashLoop``."""
         if self.row is not None or self.message.redelivered or self.crashes:
             self._write_row()
-        self._store_started()
 
     def _write_row(self) -> None:
         message = self.message
@@ -230,17 +218,6 @@ class History:
         if is_crash_loop:
             text = f"{message.task.name}[{message.id}]: {crashes} workers died of it; it is not started again"
             raise CrashLoop(text, name=self.entry.name)
-
-    def _store_started(self) -> None:
-        """Replace the state ``PARKED``, which an early-acknowledged message that is killed would keep for ever."""
-        message = self.message
-        if not (message.sent and message.wants_result):
-            return
-        now = {"pid": os.getpid(), "hostname": message.request.hostname}
-        try:
-            message.task.backend.store_result(message.id, now, "STARTED", request=message.request)
-        except Exception as error:
-            logger.warning("%s[%s]: the state STARTED was not stored: %s", message.task.name, message.id, error)
 
     def record_running(self) -> bool:
         """Write a row while the other delivery runs, because with this one the broker's copy is acknowledged.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from typing import NoReturn
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.duplicates import free_abandoned
 from django_tasklock.celery.delivery.history import History
 from django_tasklock.celery.exceptions import Parked
 from django_tasklock.celery.parking import order, store as parking
-from django_tasklock.celery.parking.promotion import promote, supersede
-from django_tasklock.celery.parking.rows import DOWN, SUPERSEDED
+from django_tasklock.celery.parking.ending import end_replaced
+from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.parking.rows import DOWN
 from django_tasklock.celery.rates import cancel_reservation
-from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
@@ -33,7 +34,7 @@ class Line:
         self._is_alone = False
 
     def wait_turn(self) -> Skipped | None:
-        """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one superseded it."""
+        """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one has replaced it."""
         if self.on_conflict == "queue":
             if not self.is_first():
                 self.history.discard_if_done()
@@ -42,12 +43,12 @@ class Line:
                 return self.park()
         elif self.on_conflict == "coalesce" and self.history.is_promoted:
             if self._is_outdated():  # its promoter has ended older ones, and a newer one would have ended this one
-                return self.end_superseded()
+                return self.end_as_replaced()
         elif self.on_conflict == "coalesce":
             neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
             if neighbours.newer or self._is_outdated():
-                return self.end_superseded()
-            supersede(neighbours.older, self.message.task.app)
+                return self.end_as_replaced()
+            end_replaced(neighbours.older, self.message.task.app)
         return None
 
     def is_first(self) -> bool:
@@ -68,8 +69,8 @@ class Line:
         except BackendUnavailable:
             return False
 
-    def park(self) -> Skipped:
-        """Store the message in the database and raise ``Parked``. Return the result if it is superseded.
+    def park(self) -> NoReturn:
+        """Store the message in the database and raise ``Parked``.
 
         The message is parked first, and the lock is checked after that.
         """
@@ -82,8 +83,7 @@ class Line:
             order.leave(self.name, message.id)
             history.defer()
         try:
-            if self._confirm_parked():
-                return self.end_superseded()
+            self._end_replaced()
         except DOWN as error:
             # The row will be promoted. Deferred as well, the message would run twice; failed, it would run after that.
             logger.warning("lock %r: a parked message is left to the workers' next poll: %s", self.name, error)
@@ -101,7 +101,6 @@ class Line:
             self.entry.sealed(),
             limit=self.queue_limit,
             crashes=history.crashes,
-            moving=message.wants_result,
             fresh=not history.maybe_redelivered,
         )
         if not stored:
@@ -109,36 +108,15 @@ class Line:
             text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
             raise TaskLockAcquireError(text, name=self.name)
 
-    def _confirm_parked(self) -> bool:
-        """Store the state ``PARKED``, and let the message wait. Return whether a newer one superseded it."""
-        message = self.message
-        if message.wants_result:
-            self._store_parked_state()
-            if not parking.mark_parked(message.id, message.sent):
-                row = parking.find(message.id)
-                if row is not None and row.state == SUPERSEDED:
-                    return True
-        if self.on_conflict == "coalesce":
-            # Read after it was parked, so that of two that are parked at once the older one sees the newer.
-            neighbours = parking.read_neighbours(self.name, self.entry.number, message.id)
-            if neighbours.newer:
-                return True
-            supersede(neighbours.older, message.task.app)
-        return False
-
-    def _store_parked_state(self) -> None:
-        """Store the state ``PARKED``, for people.
-
-        The row is written by then, but the message is not promoted until this is done: otherwise it might have run
-        already, and its result would be overwritten.
-        """
-        message = self.message
-        try:
-            message.task.backend.store_result(message.id, {"name": self.name}, "PARKED", request=message.request)
-        except Exception as error:
-            logger.warning(
-                "%s[%s] is parked, but the state PARKED was not stored: %s", message.task.name, message.id, error
-            )
+    def _end_replaced(self) -> None:
+        """End the ``coalesce`` messages that a newer one has replaced: those before this one, or this one itself."""
+        if self.on_conflict != "coalesce":
+            return
+        # Read after it was parked, so that of two that are parked at once the older one sees the newer.
+        neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
+        if neighbours.newer:
+            self.end_as_replaced()
+        end_replaced(neighbours.older, self.message.task.app)
 
     def _flag_holder(self) -> bool:
         """Flag the lock for a holder whose own task does not park. Return whether the lock has a holder."""
@@ -148,17 +126,16 @@ class Line:
             logger.warning("lock %r: the flag for its parked message was not set: %s", self.name, error)
             return False
 
-    def end_superseded(self) -> Skipped:
-        """End the message, which a newer one superseded. Return its result."""
+    def end_as_replaced(self) -> Skipped:
+        """End the message, which a newer one has replaced. Return its result. Raises ``Parked`` if it has a row."""
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         events.conflict(error, "coalesce")
         row = parking.find(self.message.id)
-        if row is not None:  # the row stays until the result is stored
-            if row.state != SUPERSEDED:
-                parking.move_to(row, SUPERSEDED)
-            state_of(self.message.request).remove_row = True
         if self.history.maybe_redelivered:
             self._release_dead_lock()
+        if row is not None:
+            end_replaced([row], self.message.task.app)
+            raise Parked(str(error))
         return {"status": "skipped", "reason": "coalesced", "name": self.name}
 
     def _release_dead_lock(self) -> None:

@@ -65,7 +65,7 @@ class TaskCaller(Caller):
         return "history" in self.__dict__ and self.history.maybe_redelivered
 
     def before(self) -> Skipped | None:
-        """Check whether the message has work and whether it is its turn. Return a result if it is superseded.
+        """Check whether the message has work and whether it is its turn. Return a result if it is replaced.
 
         Raises ``Parked`` if it is parked and ``Duplicate`` if it has ended.
         """
@@ -75,11 +75,12 @@ class TaskCaller(Caller):
         """Take the lock over from a dead delivery, wait for it, or do what ``on_conflict`` says."""
         return self.lock.require_lease() if self.acquire_busy() else self.resolve_conflict()
 
-    def on_held(self, lease: Lease) -> Skipped | None:
+    def on_held(self, lease: Lease) -> None:
         """Check again, with the lock, whether the message has work."""
         if self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
             self.state.remove_row = bool(self.message.sent or self.state.remove_row)
-        return self.check_with_lock() if self.maybe_redelivered else None
+        if self.maybe_redelivered:
+            self.check_with_lock()
 
     def _action_when_busy(self) -> str:
         """Return the action to record if the lock is busy at the first attempt; empty if the call waits for it."""
@@ -93,7 +94,8 @@ class TaskCaller(Caller):
     def check_before_lock(self) -> Skipped | None:
         """Check whether the message has work and whether it is its turn. With the database down the lock decides."""
         try:
-            return self.line.wait_turn() if self.history.has_work() else self.line.end_superseded()
+            self.history.check_work()
+            return self.line.wait_turn()
         except DOWN as error:
             logger.warning("lock %r: parked messages could not be read: %s", self.lock.name, error)
             return None
@@ -151,25 +153,23 @@ class TaskCaller(Caller):
         if action in ("raise", "wait"):
             raise error
 
-    def check_with_lock(self) -> Skipped | None:
+    def check_with_lock(self) -> None:
         """Check again, while the lock is held, whether the message has work, and count the start."""
         history = self.history
         try:
             if history.start_promoted():
-                return None
-            if not history.has_work(locked=True):
-                return self.line.end_superseded()
+                return
+            history.check_work(locked=True)
         except DOWN as error:
             logger.warning("lock %r: earlier deliveries could not be read: %s", self.lock.name, error)
         history.discard_if_done()
         try:
             # If the row could not be read above, it may still exist.
-            if not history.row_was_read and not history.has_work(locked=True):
-                return self.line.end_superseded()
+            if not history.row_was_read:
+                history.check_work(locked=True)
             history.count_start()
         except DOWN as error:
             logger.warning("%s[%s]: its start was not counted: %s", self.message.task.name, self.message.id, error)
-        return None
 
     def await_row(self, error: GuardRejected) -> None:
         """Send the message again, as the transaction that creates its row may still be open; or fail after a while.

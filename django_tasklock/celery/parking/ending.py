@@ -6,13 +6,13 @@ import logging
 from typing import Any, NamedTuple
 
 from celery.app.task import Context
-from celery.canvas import Signature
+from celery.canvas import Signature, signature as signature_of
 
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.envelope import UnusableMessage, check, read, unseal
-from django_tasklock.celery.parking.rows import DEAD, ParkedRow
+from django_tasklock.celery.parking.rows import DEAD, PROMOTED, REPLACED, ParkedRow
 from django_tasklock.celery.unique import release_unique
 
 logger = logging.getLogger("django_tasklock")
@@ -32,8 +32,7 @@ def open_row(row: ParkedRow, app: Any) -> DueMessage | None:
     if text is None:
         return None
     name, signature = unseal(text, app)
-    if not _matches(name, signature, row):
-        raise UnusableMessage("its message is that of another row")
+    _check_row(name, signature, row)
     return DueMessage(row, name, signature)
 
 
@@ -69,6 +68,48 @@ def revoke(row: ParkedRow, app: Any, reason: str) -> bool:
     return True
 
 
+def end_replaced(rows: list[ParkedRow], app: Any) -> None:
+    """End ``coalesce`` messages that a newer one has replaced: store their result, then delete their rows.
+
+    If that fails, or this process is killed meanwhile, a promoter ends them when they are overdue.
+    """
+    for row in rows:
+        text = parking.read_message(row)
+        if text is None:
+            continue
+        try:
+            name, signature = read(text, app)
+            _check_row(name, signature, row)
+        except UnusableMessage as error:
+            logger.warning("parked message %s[%s] was replaced, and cannot be read: %s", row.task, row.task_id, error)
+            continue
+        # A copy that is on its way, or about to start, does not have the new number, and is discarded as a duplicate.
+        if not parking.move_to(row, PROMOTED, sent=1, attempts=row.attempts + 1, mode=REPLACED, place=None):
+            continue  # it has started, or somebody else ends it
+        logger.info("lock %r: %s[%s] is replaced by a newer message", name, row.task, row.task_id)
+        try:
+            _store_skipped(row, name, signature, app)
+        except Exception as error:
+            logger.warning("%s[%s] was replaced, and its result is stored later: %r", row.task, row.task_id, error)
+            continue
+        parking.remove(row.task_id)
+        _leave_line(row, text, app)
+
+
+def _store_skipped(row: ParkedRow, name: str, signature: Signature[Any], app: Any) -> None:
+    """Do what a worker does after a run, in its order: call the callbacks, continue the chain, store the result."""
+    result = {"status": "skipped", "reason": "coalesced", "name": name}
+    sent = signature.options
+    root = sent.get("root_id") or row.task_id
+    family: dict[str, Any] = {"parent_id": row.task_id, "root_id": root, "add_to_parent": False}
+    for link in sent.get("link") or ():
+        signature_of(link, app=app).apply_async((result,), **family)
+    if rest := list(sent.get("chain") or ()):
+        signature_of(rest.pop(), app=app).apply_async((result,), chain=rest, **family)
+    backend = getattr(app.tasks.get(row.task), "backend", app.backend)
+    backend.mark_as_done(row.task_id, result, request=_request_of(row, signature))
+
+
 def is_revoked(task_id: str) -> bool:
     """Return whether this worker has received a revocation of the task."""
     from celery.worker import state
@@ -80,21 +121,30 @@ def _leave_line(row: ParkedRow, text: str, app: Any) -> Context | None:
     """Leave the line and release the ``unique`` lock. Return the request for the result backend, if it can be read."""
     try:
         name, signature = read(text, app)
+        _check_row(name, signature, row)
     except UnusableMessage:
         return None
-    if not _matches(name, signature, row):
-        return None
-    sent = signature.options
     order.leave(name, row.task_id)
-    release_unique((sent.get("headers") or {}).get(HEADER) or {}, row.task_id)
+    release_unique((signature.options.get("headers") or {}).get(HEADER) or {}, row.task_id)
+    return _request_of(row, signature)
+
+
+def _request_of(row: ParkedRow, signature: Signature[Any]) -> Context:
+    """Return what of a message's request a result backend reads."""
+    sent = signature.options
     return Context(
         id=row.task_id,
         task=row.task,
+        args=signature.args,
+        kwargs=signature.kwargs,
         chord=sent.get("chord"),
         group=sent.get("group_id"),
         group_index=sent.get("group_index"),
+        ignore_result=sent.get("ignore_result", False),
+        reply_to=sent.get("reply_to"),
     )
 
 
-def _matches(name: str, signature: Signature[Any], row: ParkedRow) -> bool:
-    return key_of(name) == row.key and signature.options.get("task_id") == row.task_id
+def _check_row(name: str, signature: Signature[Any], row: ParkedRow) -> None:
+    if key_of(name) != row.key or signature.options.get("task_id") != row.task_id:
+        raise UnusableMessage("its message is that of another row")

@@ -27,10 +27,11 @@ class ParkedInfo:
     task: str
     task_id: str
     state: str
-    """One of ``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended``,
-    ``superseded`` and ``dead`` (no worker takes it, an operator decides)."""
+    """One of ``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended`` and ``dead``
+    (no worker takes it, an operator decides)."""
     mode: str
-    """The ``on_conflict`` that parked it: ``queue`` or ``coalesce``."""
+    """The ``on_conflict`` that parked it: ``queue`` or ``coalesce``; ``replaced``: a newer message replaced it, and its
+    result is being stored."""
     parked_at: datetime
     waited: float
     """Seconds since it was parked."""

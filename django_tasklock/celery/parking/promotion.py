@@ -18,9 +18,9 @@ from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.ending import DueMessage, mark_dead, open_row, revoke
+from django_tasklock.celery.parking.ending import DueMessage, end_replaced, mark_dead, open_row, revoke
 from django_tasklock.celery.parking.envelope import UnusableMessage
-from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, RUNNING, SUPERSEDED, ParkedRow, close_idle
+from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, REPLACED, RUNNING, ParkedRow, close_idle
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
@@ -60,27 +60,25 @@ def promote_next(key: str, app: Any, unusable: UnusableLog | None = None, *, fre
     """Promote the next message of a lock, by its key. Return whether a message was put back. Errors are raised.
 
     ``unusable``: records messages that this app cannot put back; without it they are only passed over. ``free``: the
-    lock was just found free; then superseded messages are left to the promoters.
+    lock was just found free.
     """
     found = next_in_line(key, app, free=free)
     for _ in range(BATCH):  # further ones are left to the promoters
-        if found.due is None or not _end_expired(found.due, app):
+        if found.due is None or not _end_without_run(found.due, app):
             break
         found = next_in_line(key, app, free=free)
     for row in found.exhausted:
         mark_dead(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
     if unusable is not None:
         unusable.record(key, found.unusable)
-    for row in found.superseded:
-        _send(row, app, SUPERSEDED)
     due = found.due
     if due is None:
         return False
     if due.row.mode == "queue" and _awaits_another(due.row, due.name):
         return False
     if due.row.mode == "coalesce" and not found.alone:  # one that arrives now finds this newer one and ends itself
-        supersede(parking.find_older(key, due.row.number, due.row.task_id), app)
-    return _put_back(due, PROMOTED)
+        end_replaced(parking.find_older(key, due.row.number, due.row.task_id), app)
+    return _put_back(due)
 
 
 class LineCheck(NamedTuple):
@@ -92,8 +90,6 @@ class LineCheck(NamedTuple):
     """The messages that were put back too often."""
     unusable: list[tuple[ParkedRow, str]]
     """The messages before it that this app cannot put back, and why."""
-    superseded: list[ParkedRow]
-    """The superseded messages to send once more, so that their result is stored."""
     alone: bool = False
     """Whether no other message waits for the lock."""
 
@@ -105,12 +101,11 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> LineCheck:
     tasks: set[str] = set()
     while True:
         passed = [row.id for row, _ in unusable] + [row.id for row in just_refused]
-        head, moving, alone = parking.read_line(key, passed, tasks, superseded=not free)
+        head, moving, alone = parking.read_line(key, passed, tasks)
         late = [row for row in moving if row.state == PROMOTED and is_overdue(row)]
         exhausted = [row for row in late if row.attempts >= MOST_ATTEMPTS]
-        superseded = [row for row in moving if row.state == SUPERSEDED and is_overdue(row)]
-        check = LineCheck(None, exhausted, unusable, superseded)
-        if any(row.state == PROMOTED and row not in late for row in moving):
+        check = LineCheck(None, exhausted, unusable)
+        if any(row.state == PROMOTED and row.mode != REPLACED and row not in late for row in moving):
             return check
         ready = [row for row in late if row not in exhausted]
         ready += [row for row in moving if row.state in (RUNNING, ENDED) and not is_running(row)]
@@ -137,15 +132,6 @@ def is_held(name: str) -> bool:
     """Return whether the lock is held. A lock of a dead process counts as free: the promoted message takes it over."""
     record = get_backend().get(name)
     return record is not None and not abandoned(record)
-
-
-def supersede(older: list[ParkedRow], app: Any) -> None:
-    """End these ``coalesce`` messages, which a newer one has superseded: each is sent so that its result is stored."""
-    for row in older:
-        if row.state == PROMOTED:
-            parking.move_to(row, SUPERSEDED)  # it is on its way already
-        else:
-            _send(row, app, SUPERSEDED)
 
 
 def is_overdue(row: ParkedRow) -> bool:
@@ -175,17 +161,11 @@ def ran_here(row: ParkedRow) -> bool:
     return holder_of(json_object(row.holder)).boot == holders.boot()
 
 
-def _send(row: ParkedRow, app: Any, state: str) -> bool:
-    try:
-        due = open_row(row, app)
-    except UnusableMessage as error:
-        logger.warning("parked message %s[%s] was not sent: %s", row.task, row.task_id, error)
-        return False
-    return due is not None and not _end_expired(due, app) and _put_back(due, state)
-
-
-def _end_expired(due: DueMessage, app: Any) -> bool:
-    """End a message that has expired, since RabbitMQ drops expired messages silently. Return whether it has expired."""
+def _end_without_run(due: DueMessage, app: Any) -> bool:
+    """End a message that has expired, since RabbitMQ drops it silently, or was replaced. Return whether it is such."""
+    if due.row.mode == REPLACED:
+        end_replaced([due.row], app)
+        return True
     remaining = seconds_until(due.signature.options.get("expires"))
     if remaining is None or remaining > 0:
         return False
@@ -193,14 +173,14 @@ def _end_expired(due: DueMessage, app: Any) -> bool:
     return True
 
 
-def _put_back(due: DueMessage, state: str) -> bool:
+def _put_back(due: DueMessage) -> bool:
     """Put one message back into the broker. Return whether it was sent.
 
     If this process is killed in between, the message becomes overdue, or is sent twice and runs once.
     """
     row, signature = due.row, due.signature
     attempts = row.attempts + 1
-    if not parking.move_to(row, state, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
+    if not parking.move_to(row, PROMOTED, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)
@@ -212,15 +192,12 @@ def _put_back(due: DueMessage, state: str) -> bool:
     except Exception as error:
         logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
         back = parking.find(row.task_id)
-        if back is not None and back.state == state:
-            parking.move_to(back, PARKED if state == PROMOTED else state, attempts=row.attempts)
+        if back is not None and back.state == PROMOTED:
+            parking.move_to(back, PARKED, attempts=row.attempts)
         return False
-    logger.info("lock %r: %s[%s] %s", due.name, row.task, row.task_id, state)
-    if state == PROMOTED:
-        waited = max(0, row.now - row.parked_at) / 1000
-        signals.send(
-            signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=header
-        )
+    logger.info("lock %r: %s[%s] promoted", due.name, row.task, row.task_id)
+    waited = max(0, row.now - row.parked_at) / 1000
+    signals.send(signals.message_promoted, due.name, task=row.task, task_id=row.task_id, waited=waited, header=header)
     return True
 
 

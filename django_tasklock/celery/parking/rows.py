@@ -25,10 +25,11 @@ RUNNING = "running"
 """A worker runs the message. With late acknowledgement it is kept, in case that worker dies."""
 ENDED = "ended"
 """The run is over, and the result is being stored."""
-SUPERSEDED = "superseded"
-"""A newer message superseded it (``coalesce``); it was put back so that its result is stored."""
 DEAD = "dead"
 """No worker takes it, or its author is unknown: the line goes on, an operator decides."""
+
+REPLACED = "replaced"
+"""The mode of a message that a newer one has replaced (``coalesce``), while its result is being stored."""
 
 _FIELDS = (
     "id",

@@ -19,8 +19,8 @@ from django_tasklock.celery.parking.rows import (
     ENDED,
     PARKED,
     PROMOTED,
+    REPLACED,
     RUNNING,
-    SUPERSEDED,
     Neighbours,
     ParkedLine,
     ParkedRow,
@@ -48,13 +48,11 @@ def find(task_id: str) -> ParkedRow | None:
     return found[0] if found else None
 
 
-def read_line(
-    key: str, excluded_ids: Collection[int] = (), excluded_tasks: Collection[str] = (), *, superseded: bool = True
-) -> ParkedLine:
+def read_line(key: str, excluded_ids: Collection[int] = (), excluded_tasks: Collection[str] = ()) -> ParkedLine:
     """Return the messages that wait for the lock with this key, in order of publication.
 
     With ``coalesce`` the newest is the head. ``excluded_ids``: rows to pass over; ``excluded_tasks``: tasks whose
-    messages are passed over. ``superseded``: include superseded messages.
+    messages are passed over.
     """
 
     def verb(alias: str, again: bool) -> ParkedLine:
@@ -76,8 +74,6 @@ def read_line(
             newer = waiting[-1] if waiting[-1].mode == "coalesce" else None
             newer = newer or next(iter(read(parked.filter(mode="coalesce").order_by("-ticket", "-id")[:1])), None)
             head = head if newer is None or newer.id == head.id else newer
-        if superseded:
-            others += read(rows.filter(state=SUPERSEDED).order_by("ticket", "id")[:50])
         return ParkedLine(head, others, alone)
 
     return session.run(verb, write=False)
@@ -108,27 +104,16 @@ def read_neighbours(name: str, number: int, task_id: str) -> Neighbours:
 
 def park(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
-    crashes: int = 0, moving: bool = False, fresh: bool = False,
+    crashes: int = 0, fresh: bool = False,
 ) -> bool:  # fmt: skip
     """Store a message. Return False if ``limit`` others wait for ``name`` already.
 
-    A message that waits already keeps its place. ``fresh``: it probably has no row yet. ``moving``: it is not promoted
-    before ``mark_parked``, or until it is overdue as if it had been put back.
+    A message that waits already keeps its place. ``fresh``: it probably has no row yet.
     """
-    new: dict[str, Any] = {"state": PROMOTED if moving else PARKED, **_RESET_ATTEMPTS}
+    new: dict[str, Any] = {"state": PARKED, **_RESET_ATTEMPTS}
     if crashes:
         new["crashes"] = crashes
     return _upsert(name, number, mode, task, task_id, message, limit, fresh, **new)
-
-
-def mark_parked(task_id: str, sent: int) -> bool:
-    """Make a message that was parked as ``moving`` wait for its turn. Return False if its row has changed meanwhile."""
-
-    def verb(alias: str, again: bool) -> bool:
-        mine = rows_of(alias).filter(task_id=task_id, state=PROMOTED, sent=sent)
-        return mine.update(state=PARKED, changed_at=Now()) > 0
-
-    return session.run(verb)
 
 
 def mark_started(
@@ -187,13 +172,13 @@ def _upsert(
     return done
 
 
-def _event_of(before: str, state: str) -> str | None:
+def _event_of(before: ParkedRow, state: str, mode: str) -> str | None:
     """Return the event to count when a message changes to this state; ``None``: nothing is counted."""
-    if state == SUPERSEDED and before != SUPERSEDED:
+    if state != PROMOTED or before.mode == REPLACED:
+        return None
+    if mode == REPLACED:
         return counts.SUPERSEDED
-    if state == PROMOTED:
-        return counts.TAKEN_OVER if before in (RUNNING, ENDED) else counts.PROMOTED
-    return None
+    return counts.TAKEN_OVER if before.state in (RUNNING, ENDED) else counts.PROMOTED
 
 
 def _count(event: str | None, task: str) -> None:
@@ -232,7 +217,7 @@ def move_to(row: ParkedRow, state: str, *, sent: int = 0, crashes: int = 0, **mo
 
     moved = session.run(verb)
     if moved:
-        _count(_event_of(row.state, state), row.task)
+        _count(_event_of(row, state, more.get("mode", "")), row.task)
     return moved
 
 
@@ -284,7 +269,7 @@ def remove(task_id: str, *, of: str | None = None) -> bool:
     def verb(alias: str, again: bool) -> bool:
         rows = rows_of(alias).filter(task_id=task_id)
         if of is not None:
-            rows = rows.filter(Q(state=SUPERSEDED) | Q(state__in=(RUNNING, ENDED), holder__contains=f'"{of}"'))
+            rows = rows.filter(state__in=(RUNNING, ENDED), holder__contains=f'"{of}"')
         return delete(rows) > 0
 
     return session.run(verb)

@@ -45,7 +45,9 @@ class Reasons:
             "holder": info.holder,
             "n": info.attempts,
         }
-        if info.state == "parked":
+        if info.mode == "replaced":
+            found = [_("A newer message has replaced it, and its result is being stored.")]
+        elif info.state == "parked":
             found = self._explain_parked(info)
         elif info.state == "promoted":
             found = [_("It was put back into the broker %(ago)s ago, and no worker has taken it yet.") % values]
@@ -55,8 +57,6 @@ class Reasons:
             found = self._explain_running(info)
         elif info.state == "dead":
             found = [_("No worker takes it: %(problem)s") % values]
-        elif info.state == "superseded":
-            found = [_("A newer message has replaced it. It is on its way to a worker that stores this as its result.")]
         else:
             found = [_("Its run is over, and its result is being stored.")]
         if info.state == "parked" and info.attempts:

@@ -223,6 +223,10 @@ class Site:
         """What the lock store says of this lock; ``None``: it is free."""
         return get_lock_info(name)
 
+    def is_parked(self, task_id: str | AsyncResult[Any]) -> bool:
+        """Whether this message waits for its lock in the table."""
+        return any(one.task_id == str(task_id) and one.state == "parked" for one in parked_messages())
+
     def waiting(self, queue: str = "") -> int:
         """How many messages no worker has been given yet."""
         return brokers.waiting(self.app, self.queue(queue))
