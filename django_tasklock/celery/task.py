@@ -99,8 +99,8 @@ class OnceTask(_DjangoTask):
     guarded: ClassVar[GuardedRows | None] = None
     """The rows of a guarded task, set when it is bound."""
     release_connections: ClassVar[bool | None] = None
-    """``True``, for a long body: it starts without database connections, and its guarded writes keep none open.
-    ``False``: even the connections that the body opened stay open after it."""
+    """Whether the body starts without database connections, and its guarded writes keep none open; by default if it may
+    run for longer than an hour."""
     takeovers: ClassVar[int] = 3
     """How often a message whose worker died is started again; after that it fails with ``CrashLoop``."""
 

@@ -13,7 +13,7 @@ import inspect
 import logging
 import os
 import threading
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable
 from contextvars import ContextVar
 from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakKeyDictionary
@@ -90,39 +90,21 @@ class released_connections:  # noqa: N801  # a context manager, named like Djang
         return wrapper  # type: ignore[return-value]
 
 
-LONG = 3600.0
-"""A body that may run longer than this, in seconds, does not keep an unused connection. The default timeout."""
-
-
-def should_release(connection: BaseDatabaseWrapper, long: bool) -> bool:
-    """Return whether the connection opened to take a lock should be released before the body.
-
-    A short body would only have to connect a second time; returning a connection to a pool is free.
-    """
-    return long or bool(connection.settings_dict.get("OPTIONS", {}).get("pool"))
-
-
 class Scope:
     """The database connections opened in one body, closed when it ends, however it ends.
 
-    Those of a thread's body are closed as Django does at the end of a request: by ``CONN_MAX_AGE``. ``everything``:
-    close all connections, also those that the thread had before; ``False``: close none. ``long``: whether the body
-    should release unused connections while it runs. Bodies that overlap in one thread (a body calls another, coroutines
-    of one loop) share its connections: the last one to end closes them.
+    Those of a thread's body are closed as Django does at the end of a request: by ``CONN_MAX_AGE``. ``release``: close
+    all connections of the thread, before the body and after it, also those that it had before. Bodies that overlap in
+    one thread (a body calls another, coroutines of one loop) share its connections: the last one to end closes them.
     """
 
     active: ClassVar[dict[Hashable, list[Scope]]] = {}
     """The scopes that have begun and not ended, by thread or event loop."""
-    # Nearly every scope has none: so the weak dict, which costs a fifth of a scope's time, is created for the first.
-    opened: Mapping[BaseDatabaseWrapper, int] = {}
-    """The connections opened in the scope, with the ids of their threads."""
 
-    def __init__(self, everything: bool | None = None, *, long: bool = False) -> None:
-        self.everything = everything
-        self.long = long
-        self._outer: Scope | None = None
-        self._key: Hashable = None
-        self._process = 0
+    def __init__(self, release: bool = False) -> None:
+        self.release = release
+        self.opened: WeakKeyDictionary[BaseDatabaseWrapper, int] = WeakKeyDictionary()
+        """The connections opened in the scope, with the ids of their threads."""
 
     def __enter__(self) -> Self:
         self._process = os.getpid()
@@ -132,39 +114,36 @@ class Scope:
         _scope.set(self)
         return self
 
-    def add(self, opened: Mapping[BaseDatabaseWrapper, int]) -> None:
-        """Record connections opened in the scope, with the ids of their threads. Thread-safe."""
-        own: WeakKeyDictionary[BaseDatabaseWrapper, int] = self.__dict__.setdefault("opened", WeakKeyDictionary())
-        own.update(opened)
-
     def close_idle(self) -> None:
-        """Before the body, release the connections opened to take its lock, or with ``everything`` all."""
-        if self.everything:
+        """Before the body: close what was opened for it and costs nothing to open again, or all that it may not use.
+
+        A short body would only have to connect a second time; giving a connection back to a pool is free.
+        """
+        if self.release:
             _close(connections.all(initialized_only=True))
-        elif self._returnable:
-            _close(connection for connection in self._returnable if self.opened[connection] == threading.get_ident())
+        else:
+            here = threading.get_ident()
+            _close([connection for connection in self._pooled if self.opened.get(connection) == here])
 
     async def aclose_idle(self) -> None:
         """Do what ``close_idle`` does, for coroutines."""
-        if self.everything or self._returnable:
+        if self.release or self._pooled:
             await run_to_end(self.close_idle)
 
     @property
-    def _returnable(self) -> list[BaseDatabaseWrapper]:
-        if self.everything is False:
-            return []
-        return [connection for connection in list(self.opened) if should_release(connection, self.long)]
+    def _pooled(self) -> list[BaseDatabaseWrapper]:
+        return [one for one in list(self.opened) if one.settings_dict.get("OPTIONS", {}).get("pool")]
 
     def __exit__(self, *how: object) -> None:
-        if self._leave() and (self.everything or self.opened):
-            self._close_opened(kept=not self.everything)
+        if self._leave() and (self.release or self.opened):
+            self._close_opened(kept=not self.release)
 
     async def __aenter__(self) -> Self:
         return self.__enter__()
 
     async def __aexit__(self, *how: object) -> None:
         # A query of a cancelled body may still be connecting, in a thread that cannot be cancelled: this runs after it.
-        if self._leave() and (self.everything or self.opened or how[1] is not None):
+        if self._leave() and (self.release or self.opened or how[1] is not None):
             await run_to_end(self._close_opened)
 
     def _leave(self) -> bool:
@@ -178,15 +157,13 @@ class Scope:
             peers.remove(self)
         if not peers:
             self.active.pop(self._key, None)
-        if inherited and any(one.vendor == "sqlite" for one in connections.all(initialized_only=True)):
-            return False
-        return self.everything is not False
+        return not (inherited and any(one.vendor == "sqlite" for one in connections.all(initialized_only=True)))
 
     def _close_opened(self, kept: bool = False) -> None:
         if peers := self.active.get(self._key):  # bodies that may be using the connections
-            peers[0].add(self.opened)
+            peers[0].opened.update(self.opened)
             return
-        if self.everything:
+        if self.release:
             _close(connections.all(initialized_only=True))
         here = threading.get_ident()
         _close([connection for connection, thread in list(self.opened.items()) if thread == here], kept=kept)
@@ -241,7 +218,7 @@ def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = (), *,
 def _record(sender: Any = None, connection: BaseDatabaseWrapper | None = None, **details: Any) -> None:
     scope = _scope.get()
     if scope is not None and connection is not None:
-        scope.add({connection: threading.get_ident()})
+        scope.opened[connection] = threading.get_ident()
 
 
 # On import, not in ready(): scopes also work before Django is set up, and without the app.

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
 from django_tasklock.context import ensure_enclosing_held
-from django_tasklock.db.connections import LONG, Scope
+from django_tasklock.db.connections import Scope
 from django_tasklock.db.threads import run_to_end
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import (
@@ -30,6 +30,10 @@ logger = logging.getLogger("django_tasklock")
 
 Skipped = dict[str, Any]
 """The result of a call whose body was not run."""
+
+
+LONG = 3600.0
+"""A body that may run for longer than this, in seconds, holds no unused database connections. The default timeout."""
 
 
 class Caller:
@@ -101,17 +105,18 @@ class Call:
         self.row = row
         self.wait = wait
         self.queue_limit = queue_limit
+        if release_connections is None:
+            release_connections = lock.parameters.hold_ms > LONG * 1000
         self.release_connections = release_connections
+        """Whether the body should hold no database connections that it does not use."""
         self.busy = busy
-        self.long = lock.parameters.hold_ms > LONG * 1000
-        """Whether its body may run for hours, so that it should not hold connections that it does not use."""
         self.begun = False
         """Whether the body has begun."""
         self.caller = Caller(self)
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run ``body`` and return its result, or the result of a call that is skipped."""
-        with Scope(self.release_connections, long=self.long) as scope:
+        with Scope(self.release_connections) as scope:
             taken = self.caller.before() or self.lock.take(self.caller.wait, action=self.caller.action)
             if isinstance(taken, Refusal):
                 taken = self.caller.on_busy(taken)
@@ -132,7 +137,7 @@ class Call:
 
     async def arun(self, body: Callable[[], Awaitable[Any]]) -> Any:
         """Do what ``run`` does, for coroutines."""
-        async with Scope(self.release_connections, long=self.long) as scope:
+        async with Scope(self.release_connections) as scope:
             taken = self.caller.before() or await self.lock.atake(self.caller.wait, action=self.caller.action)
             if isinstance(taken, Refusal):
                 taken = await self.caller.aon_busy(taken)
@@ -220,7 +225,7 @@ class Closing:
         self._process = os.getpid()
         if (row := call.row) is not None:
             self.claim = Claim(row.model, row.key, row.guard, lease.token, row.lookup)
-            self.claim.releases, self.claim.long = call.release_connections, call.long
+            self.claim.releases = call.release_connections
 
     def claim_row(self) -> None:
         """Claim the row, if there is one. Raises ``GuardRejected``."""

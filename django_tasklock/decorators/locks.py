@@ -8,20 +8,13 @@ from __future__ import annotations
 import inspect
 import weakref
 from collections.abc import Callable, Sequence
+from copy import copy
 from typing import Any, TypeVar
 
 from django.db.models import Model
 
 from django_tasklock import host
-from django_tasklock.conf import (
-    DEFAULT,
-    Duration,
-    LeaseTime,
-    OnConflict,
-    OnUnavailable,
-    Timeout,
-    get_settings,
-)
+from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
 from django_tasklock.decorators.call import Call
 from django_tasklock.decorators.options import LockOptions
 from django_tasklock.decorators.rows import GuardedRows
@@ -48,7 +41,30 @@ def undecided() -> list[str]:
     return sorted({getattr(one, "name", None) or f"{one.__module__}.{one.__qualname__}" for one in list(_undecided)})
 
 
-class Locked:
+class NamedByCall:
+    """What a decorated function holds while it runs, by the arguments of a call that need not be made."""
+
+    def __init__(self, template: NameTemplate | NameTemplates, bound: bool = False) -> None:
+        self.template = template
+        self._bound = bound  # the first parameter is the task itself, which is no argument of a message
+
+    def name(self, /, *args: Any, **arguments: Any) -> str:
+        """Return its name for these arguments. Those that the name does not use may be left out."""
+        if isinstance(self.template, NameTemplates):
+            each = (NamedByCall(one, self._bound) for one in self.template.each)
+            return self.template.joined(one.name(*args, **arguments) for one in each)
+        if callable(self.template.template):
+            first = (None,) if self._bound and args else ()
+            return self.template.name((*first, *args), arguments)
+        parameters = self.template.signature.parameters.values()
+        if args:
+            taken = inspect.Signature(list(parameters)[int(self._bound) :])
+            arguments = taken.bind_partial(*args, **arguments).arguments
+        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
+        return self.template.name_for(defaults | arguments)
+
+
+class Locked(NamedByCall):
     """The lock of a decorated function, by the arguments of a call that need not be made: ``function.lock``."""
 
     def __init__(
@@ -58,41 +74,21 @@ class Locked:
         *,
         timeout: Timeout = DEFAULT,
         blocking_timeout: Duration | None = None,
-        bound: bool = False,
     ) -> None:
-        self.template = template
+        super().__init__(template)
         self.on_conflict = on_conflict
         self.timeout = timeout
         self.blocking_timeout = blocking_timeout
-        self._bound = bound  # the first parameter is the task itself, which is no argument of a message
 
     def of_bound(self) -> Locked:
         """Return this lock for a bound function."""
-        return Locked(
-            self.template,
-            self.on_conflict,
-            timeout=self.timeout,
-            blocking_timeout=self.blocking_timeout,
-            bound=True,
-        )
+        bound = copy(self)
+        bound._bound = True
+        return bound
 
     def name(self, /, *args: Any, **arguments: Any) -> str:
         """Return the lock's name for these arguments. Those that the name does not use may be left out."""
-        return with_tenant(self._name(*args, **arguments))
-
-    def _name(self, /, *args: Any, **arguments: Any) -> str:
-        if isinstance(self.template, NameTemplates):
-            each = (Locked(one, bound=self._bound) for one in self.template.each)
-            return self.template.joined(one._name(*args, **arguments) for one in each)
-        if callable(self.template.template):
-            first = (None,) if self._bound and args else ()
-            return self.template.name((*first, *args), arguments)
-        if args:
-            taken = list(self.template.signature.parameters.values())[int(self._bound) :]
-            arguments = inspect.Signature(taken).bind_partial(*args, **arguments).arguments
-        parameters = self.template.signature.parameters.values()
-        defaults = {p.name: p.default for p in parameters if p.default is not p.empty}
-        return self.template.name_for(defaults | arguments)
+        return with_tenant(super().name(*args, **arguments))
 
     def is_locked(self, /, *args: Any, **arguments: Any) -> bool:
         """Tell whether such a call runs now, for instance before publishing one. Raises ``BackendUnavailable``."""
@@ -132,9 +128,9 @@ def task_lock(
     ``django_tasklock.celery``; elsewhere these four raise.
 
     Database connections that the body opens are closed when it ends, subject to ``CONN_MAX_AGE`` as at the end of a
-    request; those of a coroutine always. If the ``timeout`` is over an hour, connections opened to acquire the lock are
-    closed before the body. ``release_connections=True``, for a long body: all connections of its thread are closed
-    before and after it, and guarded writes keep none open. ``False``: none are closed.
+    request; those of a coroutine always. ``release_connections=True``, for a long body: all connections of its thread
+    are closed before and after it, and guarded writes keep none open; it is the default if the ``timeout`` is over an
+    hour. Then do not call it in a loop that reads from such a connection, as over ``iterator()``.
 
     Raises ``TaskLockError`` at decoration for options that cannot work, and at a call whose result is work that is not
     done, such as a pending future, because the lock would not cover it.
@@ -142,16 +138,16 @@ def task_lock(
     if callable(name):
         _refuse_bare(name)
     options = LockOptions(
-        label=_label(name),
+        label=label_of(name),
         decorator="task_lock",
         timeout=timeout,
         lease=lease,
         on_conflict=on_conflict,
         blocking_timeout=blocking_timeout,
+        reentrant=reentrant,
         on_unavailable=on_unavailable,
         queue_limit=queue_limit,
         release_connections=release_connections,
-        reentrant=reentrant,
     )
     return _decorator(name, options)
 
@@ -187,8 +183,6 @@ def model_lock(
     In the body, ``current_claim()`` writes to the row.
 
     The claim excludes a second body also where the store is down and the policy ``"run"`` goes on without the lock.
-    If the ``timeout`` is over an hour, the thread's database connection is closed before the body, unless
-    ``release_connections=False``. So do not call it in a loop that reads from that connection, as over ``iterator()``.
     The other options are those of ``task_lock``.
 
     Raises ``TaskLockError`` like ``task_lock``, and at a call whose key its field cannot have, or would convert: the
@@ -196,7 +190,7 @@ def model_lock(
     """
     label = model.lower() if isinstance(model, str) else model._meta.label_lower
     options = LockOptions(
-        label=label if name is None else _label(name),
+        label=label if name is None else label_of(name),
         decorator="model_lock",
         timeout=timeout,
         lease=lease,
@@ -214,7 +208,7 @@ def model_lock(
     return _decorator(name, options, rows_of)
 
 
-def _label(name: Name | Sequence[Name]) -> str:
+def label_of(name: Name | Sequence[Name]) -> str:
     """Return the template or the callable's name, for messages before there is a call."""
     return " + ".join(
         one if isinstance(one, str) else str(getattr(one, "__qualname__", repr(one))) for one in as_names(name)

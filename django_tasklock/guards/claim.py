@@ -19,14 +19,12 @@ from typing import Any, TypeVar
 from asgiref.sync import sync_to_async
 from django.apps import apps
 from django.db import Error, connections, router, transaction
-from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model, Q, QuerySet
 from django.db.models.signals import post_delete
 
 from django_tasklock import counts, signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
 from django_tasklock.context import none_current
-from django_tasklock.db.connections import should_release
 from django_tasklock.db.reconnect import PATIENCE, ending, errors_of, is_row_locked, repeatable, run_with_retries
 from django_tasklock.db.row_locks import brief_waits, briefly
 from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
@@ -62,15 +60,8 @@ class Claim:
     finished, not before.
     """
 
-    releases: bool | None = None
-    """Whether to close this thread's connection. ``True``: after the claim, and after each write that opened it;
-    ``False``: never; ``None``: after the claim, if the claim has taken it from a pool."""
-
-    long = False
-    """Whether the body may run for hours, so that ``None`` always closes the connection after the claim."""
-
-    ended = False
-    """Whether the end of the body was written to the row, or cannot be. To write it again, reset this first."""
+    releases = False
+    """Whether a write closes the connection of this thread if it has opened it."""
 
     def __init__(self, model: type[Model], key: Any, guard: StateGuard, token: str, lookup: str = PK) -> None:
         self.model = model
@@ -105,7 +96,7 @@ class Claim:
         return claim
 
     def claim(self) -> None:
-        """Claim the row and commit. ``releases`` says what happens to this thread's connection then.
+        """Claim the row and commit.
 
         Raises ``GuardRejected`` if the row is not claimable, or another transaction does not unlock it within two
         seconds; ``TransactionOpen`` inside ``atomic()``, and ``TaskLockError`` if the guard does not fit the model.
@@ -115,7 +106,6 @@ class Claim:
         connection = connections[self.using]
         claimed = Change(self.guard.field, "claimed")
         ours = not in_callers_transaction(connection)
-        opens = connection.connection is None
         if not ours and not connection.in_atomic_block:
             raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
@@ -134,9 +124,6 @@ class Claim:
             if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
                 self._close_interrupted(self._closing(self.guard.retry), "given_back", ours)
             raise
-        finally:
-            if ours and self._should_close(connection, opens):
-                connection.close()
 
     def update(self, **values: Any) -> None:
         """Write to the row if it still belongs to this claim.
@@ -269,7 +256,6 @@ class Claim:
         values = self._closing(state)
         ours = not in_callers_transaction(connections[self.using])
         try:
-            self.ended = True  # first: from here on an interrupted write is repeated below
             if values:
                 self._write(values, why, within=not ours)
                 self._closed = True
@@ -354,12 +340,6 @@ class Claim:
         finally:
             self._thread.repeats = False
             self._close_if_opened(opens)
-
-    def _should_close(self, connection: BaseDatabaseWrapper, opened: bool) -> bool:
-        # A long body must not hold a connection that it does not use, even if it did not open it.
-        if self.releases is None and not self.long:
-            return opened and should_release(connection, long=False)
-        return self.releases is not False
 
     def _close_if_opened(self, opened: bool) -> None:
         connection = connections[self.using]
