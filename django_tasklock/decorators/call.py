@@ -62,9 +62,8 @@ class Caller:
         """Do what ``on_busy`` does, for coroutines."""
         return self.on_busy(refusal)
 
-    def on_held(self, lease: Lease) -> Skipped | None:
-        """Return the result of a call that has no work left, which only its holder can know; ``None``: it has."""
-        return None
+    def on_held(self) -> None:
+        """Check, now that the lock is held, whether the call still has work; if not, raise."""
 
     def await_row(self, error: GuardRejected) -> None:
         """Postpone a call whose row does not exist, by an exception. Returns where a call cannot be postponed."""
@@ -123,8 +122,7 @@ class Call:
             if not isinstance(taken, Lease):
                 return taken
             with Holding(self, taken) as lease:
-                if (skipped := self.caller.on_held(lease)) is not None:
-                    return skipped
+                self.caller.on_held()
                 with Closing(self, lease) as closing:
                     try:
                         closing.claim_row()

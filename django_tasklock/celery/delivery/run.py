@@ -75,7 +75,7 @@ class TaskCaller(Caller):
         """Take the lock over from a dead delivery, wait for it, or do what ``on_conflict`` says."""
         return self.lock.require_lease() if self.acquire_busy() else self.resolve_conflict()
 
-    def on_held(self, lease: Lease) -> None:
+    def on_held(self) -> None:
         """Check again, with the lock, whether the message has work."""
         if self.acks_late:  # if another delivery has written a row, it has also set the lock's flag
             self.state.remove_row = bool(self.message.sent or self.state.remove_row)
