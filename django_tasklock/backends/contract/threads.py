@@ -9,8 +9,11 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import deque
 from collections.abc import Callable
-from queue import Empty, SimpleQueue
+from contextlib import suppress
+from functools import partial
+from queue import SimpleQueue
 from typing import Any, Literal, TypeVar, cast
 from weakref import WeakKeyDictionary
 
@@ -37,76 +40,90 @@ class _Call:
         self.since = time.monotonic()
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
-        self.cancelled = False
+        """Cancelled with the coroutine that waits for it."""
 
-    def run(self, down: WeakKeyDictionary[object, tuple[float, BackendUnavailable]]) -> None:
+    def run(self) -> None:
         """Run the verb, in a thread, and hand its answer to the coroutine."""
-        if self.cancelled and self.undo is not None:  # others, a release for example, are due nevertheless
+        if self.answer.cancelled() and self.undo is not None:  # others, a release for example, are due nevertheless
             return
         found = error = None
         try:
-            failed = down.get(self.store)
+            failed = threads.down.get(self.store)
             if failed is not None and failed[0] >= self.since:  # so it is known, and was asked for this one, too
                 raise BackendUnavailable(str(failed[1]), down=True)
-            try:
-                found = self.verb()
-            finally:
-                release_connections()  # a listener to what the verb tells may have queried, and the thread stays
+            found = self.verb()
         except BaseException as caught:
             error = caught
             if isinstance(caught, BackendUnavailable) and caught.down:
-                down[self.store] = time.monotonic(), caught
+                threads.down[self.store] = time.monotonic(), caught
         try:
-            # Methods written in C, because a soft time limit may strike a callback in Python, and its coroutine would
-            # wait for ever.
-            if error is None:
-                self.loop.call_soon_threadsafe(self.answer.set_result, found)
-            else:
-                self.loop.call_soon_threadsafe(self.answer.set_exception, error)
+            self.loop.call_soon_threadsafe(self._hand_over, found, error)
         except RuntimeError:  # the loop was closed meanwhile
-            if self.undo is not None and isinstance(found, Grant):
-                self.undo()
+            self._take_back(found)
+
+    def _hand_over(self, found: Any, error: BaseException | None) -> None:
+        """Wake the coroutine. In its loop, because only there is it certain whether it still waits."""
+        if self.answer.done():
+            self._take_back(found)
+        elif error is None:
+            self.answer.set_result(found)
+        else:
+            self.answer.set_exception(error)
 
     def abandon(self) -> None:
         """Note that the coroutine does not wait any more: what it is granted is undone."""
-        self.cancelled = True
-        if self.undo is not None:
-            self.answer.add_done_callback(self._take_back)
+        self.answer.cancel()
+        if not self.answer.cancelled() and self.answer.exception() is None:  # it was awake already
+            self._take_back(self.answer.result())
 
-    def _take_back(self, answer: asyncio.Future[Any]) -> None:
-        if self.undo is not None and answer.exception() is None and isinstance(answer.result(), Grant):
-            threads.put(_Call(self.store, self.undo, None))
+    def _take_back(self, found: Any) -> None:
+        if self.undo is not None and isinstance(found, Grant):
+            threads.put(partial(_undo, self.undo))
+
+
+def _undo(undo: Callable[[], object]) -> None:
+    with suppress(BackendUnavailable):  # the caller has left a release to the heartbeat
+        undo()
 
 
 class Threads:
     """Up to ``MOST`` threads, each started when it is needed. They do not keep the process from ending."""
 
     def __init__(self) -> None:
-        self._calls: SimpleQueue[_Call] = SimpleQueue()
-        self._idle = threading.Semaphore(0)
+        self._line: deque[Callable[[], object]] = deque()
+        """What waits for a thread; the next one that is free takes it."""
+        self._idle: list[SimpleQueue[Callable[[], object]]] = []
+        """Where each idle thread waits for work. The last one that became idle is the first to get some, so that
+        coroutines that ask one after another are served by one or two threads, whatever a burst has started."""
         self._started = 0
-        self._starting = threading.Lock()
-        self._down: WeakKeyDictionary[object, tuple[float, BackendUnavailable]] = WeakKeyDictionary()
+        self._turn = threading.Lock()
+        self.down: WeakKeyDictionary[object, tuple[float, BackendUnavailable]] = WeakKeyDictionary()
         """When each store was found down, by a call that was waiting for it: who is in line here need not ask, too."""
 
-    def put(self, call: _Call) -> None:
-        """Run a call in the next free thread."""
-        self._calls.put(call)
-        if not self._idle.acquire(blocking=False):
-            with self._starting:
-                if self._started < MOST:
-                    self._started += 1
-                    threading.Thread(target=self._serve, name=f"tasklock-store-{self._started}", daemon=True).start()
+    def put(self, work: Callable[[], object]) -> None:
+        """Do this in the next free thread. It must not raise."""
+        with self._turn:
+            if self._idle:
+                self._idle.pop().put(work)
+                return
+            self._line.append(work)
+            if self._started < MOST:
+                name = f"tasklock-store-{self._started + 1}"
+                threading.Thread(target=self._serve, name=name, daemon=True).start()
+                self._started += 1
 
     def _serve(self) -> None:
+        given: SimpleQueue[Callable[[], object]] = SimpleQueue()
         while True:
-            try:
-                call = self._calls.get_nowait()
-            except Empty:
-                self._idle.release()
-                call = self._calls.get()
-            call.run(self._down)
-            del call  # while it waits for the next one, nothing keeps the answer of this one alive
+            with self._turn:
+                work = self._line.popleft() if self._line else None
+                if work is None:
+                    self._idle.append(given)
+            if work is None:
+                release_connections()  # a listener to what a verb tells may have queried, and the thread stays
+                work = given.get()
+            work()
+            del work  # while it waits for the next one, nothing keeps the answer of this one alive
 
 
 threads = Threads()
@@ -125,8 +142,8 @@ async def run(store: object, where: Where, verb: Callable[[], T], undo: Callable
         return await _run_with_queries(verb, undo)
     call = _Call(store, verb, undo)
     try:
-        threads.put(call)
-        return cast("T", await asyncio.shield(call.answer))
+        threads.put(call.run)
+        return cast("T", await call.answer)
     except BaseException:  # a cancellation, or a soft time limit
         call.abandon()
         raise
