@@ -15,7 +15,7 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from django_tasklock.exceptions import LockLost, ReleaseAsked, TaskLockError
 from django_tasklock.types import monotonic
@@ -47,28 +47,48 @@ class Lease(Protocol):
         """Whether it belongs to the process that this one was forked from."""
 
 
-class Block(NamedTuple):
-    """A block of a lock or of a limiter that runs here, and the enclosing block of the same kind."""
+class Block:
+    """A block of a lock or of a limiter that runs here.
 
-    lock: weakref.ref[Any]
-    lease: Lease
-    around: Block | None
-
-
-lock_block: ContextVar[Block | None] = ContextVar("tasklock_current", default=None)
-"""The innermost block of a lock."""
-limiter_block: ContextVar[Block | None] = ContextVar("tasklock_limiter", default=None)
-"""The innermost block of a concurrency limiter."""
-
-
-def skip_abandoned(block: Block | None) -> Block | None:
-    """Return ``block`` or the first enclosing block that can still be left.
-
-    A block whose lock object is gone is never left: an exception from a signal handler has interrupted its end.
+    It refers weakly to its lease: an interruption may keep a block from being left, and then nobody has the lease.
     """
-    while block is not None and block.lock() is None:
+
+    __slots__ = ("around", "generator", "lease", "left", "lock")
+
+    def __init__(self, lock: Any, lease: Lease, generator: int = 0) -> None:
+        self.lock: weakref.ref[Any] = weakref.ref(lock)
+        self.lease: weakref.ref[Lease] = weakref.ref(lease)
+        self.generator = generator
+        """The id of the frame of the generator that has entered it; 0: it was no generator."""
+        self.left = False
+        self.around = next(blocks(), None)
+        """The enclosing block."""
+        _innermost.set(self)
+
+    def leave(self) -> None:
+        """Leave it. It may have been entered in another context, whose innermost block it then is no more."""
+        self.left = True
+        _innermost.set(next(blocks(), None))
+
+
+_innermost: ContextVar[Block | None] = ContextVar("tasklock_block", default=None)
+
+
+def blocks(noun: str = "") -> Iterator[Block]:
+    """Return the blocks that run here, the innermost first. ``noun``: those of locks, or of limiters, only."""
+    block = _innermost.get()
+    while block is not None:
+        lock = block.lock()
+        if not block.left and lock is not None and block.lease() is not None and noun in ("", lock.noun):
+            yield block
         block = block.around
-    return block
+
+
+def current(noun: str, advice: str) -> Any:
+    """Return the lock or the limiter, the ``noun``, of the innermost block here. Raises ``TaskLockError``."""
+    if (block := next(blocks(noun), None)) is None or (lock := block.lock()) is None:
+        raise none_current(noun, advice)
+    return lock
 
 
 def none_current(noun: str, advice: str) -> TaskLockError:
@@ -84,8 +104,7 @@ def none_current(noun: str, advice: str) -> TaskLockError:
 
 def forget() -> None:
     """Leave all blocks of this context. For tests, in which blocks may have been left open."""
-    lock_block.set(None)
-    limiter_block.set(None)
+    _innermost.set(None)
 
 
 def ensure_lease_held(lock: Named, lease: Lease) -> None:
@@ -101,15 +120,10 @@ def ensure_enclosing_held() -> None:
 
     It sends no request.
     """
-    for variable in (limiter_block, lock_block):
-        block = variable.get()
-        while block is not None:
-            lease = block.lease
-            if not lease.released and (lease.asked or lease.lost) and not lease.inherited:
-                lock = block.lock()
-                if lock is not None:
-                    ensure_lease_held(lock, lease)
-            block = block.around
+    for block in blocks():
+        lock, lease = block.lock(), block.lease()
+        if lock is not None and lease is not None and not (lease.released or lease.inherited):
+            ensure_lease_held(lock, lease)
 
 
 def sleep(seconds: float) -> None:
@@ -144,19 +158,11 @@ def _set_in_loop(loop: asyncio.AbstractEventLoop, event: asyncio.Event) -> None:
         loop.call_soon_threadsafe(event.set)
 
 
-def _enclosing_blocks() -> Iterator[Block]:
-    for variable in (limiter_block, lock_block):
-        block = variable.get()
-        while block is not None:
-            if not (block.lease.released or block.lease.inherited):
-                yield block
-            block = block.around
-
-
 @contextmanager
 def _listening(listener: Callable[[], None]) -> Iterator[list[Lease]]:
     """Return the enclosing leases; ``listener`` is called when one is lost, or its release is requested."""
-    leases = [block.lease for block in _enclosing_blocks()]
+    enclosing = [lease for block in blocks() if (lease := block.lease()) is not None]
+    leases = [lease for lease in enclosing if not (lease.released or lease.inherited)]
     try:
         for lease in leases:
             lease.listeners.append(listener)

@@ -13,9 +13,8 @@ import threading
 AFTER_FORK = (
     "django_tasklock.locks.holder",
     "django_tasklock.locks.lease",
-    "django_tasklock.locks.ownership",
     "django_tasklock.locks.heartbeat",
-    "django_tasklock.locks.registry",
+    "django_tasklock.locks.functions",
     "django_tasklock.backends",
     "django_tasklock.backends.contract.threads",
     "django_tasklock.backends.memory.store",

@@ -6,20 +6,106 @@ cannot use ``with``; prefer ``task_lock_context``.
 
 from __future__ import annotations
 
+import sys
+import threading
 from collections.abc import Sequence
-from types import TracebackType
+from types import FrameType, TracebackType
+from typing import NamedTuple
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, milliseconds
-from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks import events
 from django_tasklock.locks.info import lock_info
-from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.ownership import Owner, current_owner
-from django_tasklock.locks.registry import ProcessLock, process_locks
+from django_tasklock.locks.lease import Lease, Refusal
+from django_tasklock.locks.lock import TaskLock, generator_in
 from django_tasklock.names import as_names, own_name
 from django_tasklock.types import LockInfo
+
+MOST_LAPSED = 1000  # locks that have expired without a release and are remembered
+
+
+class ProcessLock(TaskLock):
+    """A lock that belongs to the process: any thread or asyncio task may release it, and none takes it twice."""
+
+    def _reenter(self) -> None:
+        return None
+
+    def _taken(self, lease: Lease) -> Lease:
+        return lease
+
+
+class Remembered(NamedTuple):
+    """A lock that the plain functions have acquired, and its lease."""
+
+    lock: ProcessLock
+    lease: Lease
+
+
+class ProcessLocks:
+    """The locks of the plain functions by name. Bounded: of those that have expired the oldest are forgotten."""
+
+    def __init__(self) -> None:
+        self._mutex = threading.RLock()
+        self.locks: dict[str, list[Remembered]] = {}
+        """The locks of each name, the latest last."""
+        self._count = 0
+        self._prune_at = 2 * MOST_LAPSED
+
+    def __len__(self) -> int:
+        return self._count
+
+    def add(self, one: Remembered) -> None:
+        """Add a lock that was just acquired."""
+        with self._mutex:
+            self.locks.setdefault(one.lease.name, []).append(one)
+            self._count += 1
+            if self._count >= self._prune_at:
+                self.prune()
+
+    def find(self, name: str) -> Remembered | None:
+        """Return the caller's own lock of this name, or else the latest.
+
+        The caller's own comes first, so that a caller that has lost its lock does not release its successor's.
+        """
+        with self._mutex:
+            locks = self.locks.get(name, ())
+            own = (one for one in reversed(locks) if one.lease.taker.here())
+            return next(own, None) or (locks[-1] if locks else None)
+
+    def discard(self, one: Remembered) -> bool:
+        """Remove a lock. Return False if it is not there any more."""
+        with self._mutex:
+            locks = self.locks.get(one.lease.name, [])
+            if one not in locks:
+                return False
+            locks.remove(one)
+            self._count -= 1
+            if not locks:
+                del self.locks[one.lease.name]
+            return True
+
+    def prune(self) -> None:
+        """Remove the oldest of the locks that have expired."""
+        lapsed = [one for locks in self.locks.values() for one in locks if one.lease.lost]
+        lapsed.sort(key=lambda one: one.lease.granted_at)
+        for one in lapsed[:-MOST_LAPSED]:
+            self.discard(one)
+        self._prune_at = 2 * max(MOST_LAPSED, self._count)
+
+
+process_locks = ProcessLocks()
+"""The locks that the plain functions have acquired in this process."""
+
+
+def forget() -> None:
+    """Forget the locks that the plain functions have acquired in this process."""
+    process_locks.__init__()  # type: ignore[misc]
+
+
+def after_fork() -> None:
+    """Begin empty, in place: other modules have imported the object. A thread of the parent may hold the mutex."""
+    forget()
 
 
 def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTime = None) -> bool:
@@ -28,18 +114,13 @@ def acquire_task_lock(name: str, timeout: Duration | None = None, lease: LeaseTi
     The process remembers the token, so any of its threads may release or extend it. With the store down
     ``TASKLOCK["ON_UNAVAILABLE"]`` decides: with ``"run"`` it returns True without a lock.
     """
-    lock = ProcessLock(name, DEFAULT if timeout is None else timeout, lease)
-    try:
-        if lock.acquire():
-            process_locks.add(lock)
-            return True
-    except BaseException:  # a time limit: the caller does not know that it has the lock, and cannot release it
-        process_locks.discard(lock)
-        lock.abandon()
-        raise
-    if lock.conflict is not None:
-        events.conflict(lock.conflict, "skip")
-    return False
+    lock = ProcessLock(name, timeout=DEFAULT if timeout is None else timeout, lease=lease, on_unavailable=None)
+    taken = lock.take()
+    if isinstance(taken, Refusal):
+        events.conflict(taken.error, "skip")
+        return False
+    process_locks.add(Remembered(lock, taken))
+    return True
 
 
 def release_task_lock(name: str) -> bool:
@@ -48,14 +129,9 @@ def release_task_lock(name: str) -> bool:
     With the store down it returns False, and the lock is released as soon as the store answers.
     """
     bare = own_name(name)
-    while (lock := process_locks.find(bare)) is not None:
-        try:
-            if process_locks.discard(lock):  # otherwise another thread has released it
-                return bool(lock.release())
-        except BaseException:  # from a signal handler, perhaps before release() has begun: nothing else releases it
-            process_locks.discard(lock)
-            lock.abandon()
-            raise
+    while (one := process_locks.find(bare)) is not None:
+        if process_locks.discard(one):  # otherwise another thread has released it
+            return bool(one.lock.give(one.lease))
     return False
 
 
@@ -68,13 +144,8 @@ def extend_task_lock(name: str, timeout: Duration | None = None) -> bool:
     bare = own_name(name)
     if timeout is not None:
         milliseconds(timeout, "timeout", name=bare)
-    lock = process_locks.find(bare)
-    try:
-        return lock is not None and lock.extend(timeout)
-    except TaskLockError:
-        if lock is not None and lock.taken:
-            raise
-        return False  # another thread released it just now
+    one = process_locks.find(bare)
+    return one is not None and one.lock.extend(timeout, one.lease)
 
 
 def is_task_locked(name: str) -> bool:
@@ -157,45 +228,31 @@ class task_lock_context:  # noqa: N801  # used like a function
             reentrant=reentrant,
             on_unavailable=on_unavailable,
         )
-        self.lock.on_busy = "raise" if raise_on_fail else "skip"
-        self._skipped: list[Owner] = []
+        self._action = "raise" if raise_on_fail else "skip"
 
     def __enter__(self) -> bool:
-        return True if self.lock.enter_if_free() else self._busy()
+        return self._enter(self.lock.take(action=self._action), sys._getframe(1))
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        try:
-            if self._was_skipped() or not self.lock.taken:
-                return
-        except BaseException:
-            self.lock.abandon()
-            raise
-        self.lock.__exit__(kind, error, trace)
+        if (lease := self.lock.leave_block(generator_in(sys._getframe(1)))) is not None:
+            self.lock.give(lease)
 
     async def __aenter__(self) -> bool:
-        return True if await self.lock.aenter_if_free() else self._busy()
+        return self._enter(await self.lock.atake(action=self._action), sys._getframe(1))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not self._was_skipped() and self.lock.taken:
-            await self.lock.__aexit__(kind, error, trace)
+        if (lease := self.lock.leave_block(generator_in(sys._getframe(1)))) is not None:
+            await self.lock.agive(lease)
 
-    def _busy(self) -> bool:
-        error = self.lock.conflict_error()
-        events.conflict(error, "raise" if self.raise_on_fail else "skip")
-        if self.raise_on_fail:
-            raise error
-        self._skipped.append(current_owner())
-        return False
-
-    def _was_skipped(self) -> bool:
-        # Threads and asyncio tasks may share one object: one of them may be skipped where another is not.
-        here = current_owner()
-        for number, skipped in enumerate(self._skipped):
-            if skipped is here:
-                del self._skipped[number]
-                return True
-        return False
+    def _enter(self, answer: Lease | Refusal, frame: FrameType) -> bool:
+        if isinstance(answer, Refusal):
+            events.conflict(answer.error, self._action)
+            if self.raise_on_fail:
+                raise answer.error
+            return False
+        self.lock.enter(answer, generator_in(frame))
+        return True

@@ -55,7 +55,7 @@ class _Followed(NamedTuple):
     def log_drop(self, then: str) -> None:
         """Log that nobody can release it any more, and what happens ``then``."""
         text = (
-            "%s %r was not released: its thread or asyncio task has ended, and its object was collected. %s. It was"
+            "%s %r was not released: nothing has its lease any more, and its object was collected. %s. It was"
             " acquired in %s, line %d; use it as a with block, or keep the object for as long as you need the lock"
         )
         log(logging.WARNING, text, self.noun, self.name, then, *self.acquired_in)
@@ -70,7 +70,7 @@ class Heartbeat:
         """The tokens of dropped leases that the process keeps."""
         self.reconciler = Reconciler()
         # Both are implemented in C, and the lock is re-entrant: unlike a Condition, neither is left half acquired by an
-        # exception from a signal handler (a soft time limit), and __del__ of a lock may call release_later() anywhere.
+        # exception from a signal handler, a soft time limit: no other lock of the process would be renewed.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
         self._starting = threading.RLock()
         self._wakes_at = math.inf  # when the thread wakes by itself; infinite while it does not sleep
@@ -93,21 +93,9 @@ class Heartbeat:
 
     def release_later(self, lease: Lease, longest: int) -> None:
         """Release ``lease`` as soon as the store answers. After ``longest`` milliseconds it has expired."""
-        self.reconciler.release_later(lease, longest)  # first: an exception from a signal handler may come in between
-        self.forget(lease)
-        self.wake_thread()
-
-    def release_now(self, lease: Lease, longest: int) -> None:
-        """Release ``lease`` now, because the process may be about to exit; if that fails, ``release_later``."""
         self.reconciler.release_later(lease, longest)
         self.forget(lease)
-        try:
-            self.reconciler.free(lease.token)
-        except Exception as error:  # the caller is handling the interruption, which this must not replace
-            log(logging.WARNING, "%s %r: not given back yet, trying on: %s", lease.backend.noun, lease.name, error)
-        finally:
-            if self.reconciler:
-                self.wake_thread()
+        self.wake_thread()
 
     def flush(self, seconds: float = EXIT_TIMEOUT) -> bool:
         """Wait at most ``seconds`` for leases that were given up to be released, before the process exits.

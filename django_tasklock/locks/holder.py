@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import socket
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 
 from django_tasklock import host
@@ -23,23 +23,14 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes
 
 def holder_json(task: host.Task | None = None, row: str = "", *, limit: int = 0, kind: str = "") -> str:
     """Return this process and its task, by default the running one, as a JSON object: see ``Holder``."""
-    text = _json_without_kind(task, row, limit)
-    return f"{text[:-1]}{_of_kind(kind)}" if kind else text
-
-
-@lru_cache(maxsize=256)
-def _of_kind(kind: str) -> str:
-    """Return the end of the JSON of all holders of locks of this kind."""
-    return f',"kind":{_encode(kind)}}}'
-
-
-def _json_without_kind(task: host.Task | None, row: str, limit: int) -> str:
     check_process()
     if task is None and host.current.runs_task():
         task = host.current.current_task()
-    if task is None and not (row or limit):
-        return _alone()
-    return _json(task, row, limit)
+    known = dict(_process())
+    if task is not None:
+        known |= {"task": task.name, "task_id": task.id, "retries": task.retries}
+    known |= {"row": row, "limit": limit, "kind": kind}
+    return _encode({key: value for key, value in known.items() if value})
 
 
 def message_json(task: str, task_id: str) -> str:
@@ -131,35 +122,7 @@ def _state(pid: int) -> tuple[str, str] | None:
         return None
 
 
-@cache
-def _alone() -> str:
-    return _encode(_process())
-
-
-@lru_cache(maxsize=256)
-def _of_task(name: str) -> str:
-    """Return the JSON that all holders for this task in this process begin with."""
-    return _encode({**_process(), "task": name})[:-1]
-
-
-def _json(task: host.Task | None, row: str, limit: int) -> str:
-    if task is not None and not (task.retries or row or limit):  # encoding all of it takes five times as long
-        return f'{_of_task(task.name)},"task_id":{_encode(task.id)}}}'
-    known = dict(_process())
-    if task is not None:
-        known |= {"task": task.name, "task_id": task.id}
-        if task.retries:
-            known["retries"] = task.retries
-    if row:
-        known["row"] = row
-    if limit:
-        known["limit"] = limit
-    return _encode(known)
-
-
 def after_fork() -> None:
     """Forget what describes the parent process."""
     _boot.cache_clear()
     _process.cache_clear()
-    _alone.cache_clear()
-    _of_task.cache_clear()

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from django_tasklock.conf import UNTIL_RELEASED
 from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.locks.taken import Taker
 from django_tasklock.process import check_process
 from django_tasklock.types import Grant, Record, monotonic
 
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.stores import LeaseStore
     from django_tasklock.context import Named
-    from django_tasklock.locks.ownership import Owner
 
 GONE = "the store no longer knows it: it expired, was released by force, or the store was flushed"
 """The reason of a loss that the store reported."""
@@ -36,7 +36,7 @@ class Lease:
 
     fence = 0
     count = 1
-    """How often its owner has acquired it, by re-entry. The last of as many releases releases it."""
+    """How often its taker has acquired it, by re-entry. The last of as many releases releases it."""
     deadline = 0.0
     """Until when the lease is certain, counted from before the request that the store answered."""
     until = 0.0
@@ -57,12 +57,8 @@ class Lease:
     """When the store was last asked whether the lease is still valid."""
     released = False
     """Whether it was released or given up. A loss of it is not reported any more."""
-    successor: Lease | None = None
-    """The lease that replaced this one after it was lost."""
     without_lock = False
     """Whether its body runs without the lock, because the store is down and the policy is ``run``."""
-    owner: Callable[[], Owner | None] | None = None
-    """A weak reference to its owner, dead once that thread or asyncio task has ended."""
     acquired_in: tuple[str, int] = ("", 0)
     """The file and line that acquired it."""
     until_released = False
@@ -86,21 +82,18 @@ class Lease:
         """The lock object. Weak, so that a dropped lock object is freed at once, without the garbage collector."""
         self.on_lost = on_lost
         """The callback for its loss."""
-        self.entered: list[object] = []
-        """For each block that was entered with it and not left: the enclosing block, restored on leaving."""
         self.listeners: list[Callable[[], None]] = []
         """Callbacks for its loss and for a request to release it. They end sleeps inside the block."""
         self.generation = generation
+        self.taker = Taker()
+        """The thread or asyncio task that has taken it."""
 
     def granted(self, grant: Grant, sent: float, hold: int) -> None:
         """Store the grant that answered a request sent at ``sent``. ``hold``: the timeout in milliseconds."""
         self.fence = grant.fence
         self.until_released = hold == UNTIL_RELEASED
         self.until = sent + hold / 1000
-        ttl = grant.ttl  # as in renewed(), without the call
-        self.deadline = sent + ttl / 1000 - ROUNDING
-        self.renew_at = sent + ttl / 3000
-        self.renew_slack = ttl / 10_000
+        self.renewed(sent, grant.ttl)
 
     def renewed(self, sent: float, ttl: int) -> None:
         """Store that the key lives for at least ``ttl`` milliseconds from ``sent``."""
@@ -148,16 +141,8 @@ class Lease:
 
     @property
     def dropped(self) -> bool:
-        """Whether its owner has ended and its object was collected, so that nobody can release it."""
-        return self.lock is not None and self.lock() is None and self.owner is not None and self.owner() is None
-
-    @property
-    def current(self) -> Lease:
-        """The lease itself, or the last of its successors."""
-        lease = self
-        while lease.successor is not None:
-            lease = lease.successor
-        return lease
+        """Whether the object that it was acquired through was collected."""
+        return self.lock is not None and self.lock() is None
 
     @property
     def reaches_timeout(self) -> bool:

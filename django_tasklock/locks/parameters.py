@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import math
-from functools import lru_cache, partial
 from typing import NamedTuple
-
-from django.core.signals import setting_changed
 
 from django_tasklock.conf import Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds, spans
 from django_tasklock.exceptions import TaskLockError
@@ -52,37 +49,10 @@ class LockParameters(NamedTuple):
         on_unavailable: OnUnavailable | None,
     ) -> LockParameters:
         """Return these options with defaults filled in. Raises ``TaskLockError`` for those that cannot work."""
-        try:
-            return _known(timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        except (TaskLockError, TypeError):  # again, for an error with the name; TypeError: an option cannot be hashed
-            return _checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-
-
-def _checked(
-    name: str,
-    timeout: Timeout,
-    lease: LeaseTime,
-    blocking: bool | None,
-    blocking_timeout: Duration | None,
-    reentrant: bool,
-    on_unavailable: OnUnavailable | None,
-) -> LockParameters:
-    hold_ms, lease_ms = spans(timeout, lease, name)
-    wait = seconds_to_wait(blocking, blocking_timeout, name)
-    settings = get_settings()
-    policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
-    if policy not in POLICIES:
-        raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
-    return LockParameters(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy)
-
-
-_known = lru_cache(128, typed=True)(partial(_checked, ""))  # most locks of a process have the same options
-
-
-def _forget(*, setting: str, **kwargs: object) -> None:
-    if setting == "TASKLOCK":
-        _known.cache_clear()
-
-
-# On import, for the same reason as in ``conf``.
-setting_changed.connect(_forget, dispatch_uid="tasklock.locks.parameters")
+        hold_ms, lease_ms = spans(timeout, lease, name)
+        wait = seconds_to_wait(blocking, blocking_timeout, name)
+        settings = get_settings()
+        policy = settings.ON_UNAVAILABLE if on_unavailable is None else on_unavailable
+        if policy not in POLICIES:
+            raise TaskLockError(f"on_unavailable must be 'run', 'raise' or 'skip', not {on_unavailable!r}", name=name)
+        return cls(hold_ms, lease_ms, lease_ms or hold_ms, wait, reentrant, policy)

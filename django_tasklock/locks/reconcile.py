@@ -35,7 +35,7 @@ def close_idle_quietly(backend: LeaseStore) -> None:
 
 @dataclass(slots=True)
 class Leftover:
-    """A token that may still hold a lock in the store although its owner has given it up."""
+    """A token that may still hold a lock in the store although its taker has given it up."""
 
     backend: LeaseStore
     name: str
@@ -120,12 +120,6 @@ class Reconciler:
             if monotonic() >= self.leftovers.get(token, left).until:
                 self.leftovers.pop(token, None)  # it has expired
         return silent
-
-    def free(self, token: str) -> None:
-        """Try to release one in the calling thread. Raises what the store raises."""
-        left = self.leftovers.get(token)
-        if left is not None and left.backend.release(left.name, token):
-            self._freed(token)
 
     def _free(self, token: str, left: Leftover) -> bool:
         """Release one. Return False if the store does not answer."""

@@ -8,25 +8,21 @@ so for a moment one more may run.
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Callable
 
+from django_tasklock import context
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnUnavailable, Timeout, get_settings
-from django_tasklock.context import Block, limiter_block, none_current, skip_abandoned
 from django_tasklock.counts import clean_kind
-from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
+from django_tasklock.exceptions import TaskLockAcquireError, TaskLockError
 from django_tasklock.host import Task
 from django_tasklock.locks import events
-from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.info import all_taken, lock_info
-from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import Acquirable
-from django_tasklock.locks.ownership import Acquisitions, Owner
 from django_tasklock.locks.parameters import LockParameters
 from django_tasklock.names import clean
-from django_tasklock.types import AcquireRequest, Busy, Grant, LimiterInfo, LockInfo, Record, fingerprint
+from django_tasklock.types import Busy, LimiterInfo, LockInfo, Record, fingerprint
 
 MOST = 10_000
 """The greatest limit, because the store keeps each member by itself."""
@@ -37,10 +33,9 @@ def current_limiter() -> ConcurrencyLimiter:
 
     Raises ``TaskLockError`` where there is none, as in a thread that the body has started.
     """
-    block = skip_abandoned(limiter_block.get())
-    limiter: ConcurrencyLimiter | None = None if block is None else block.lock()
-    if limiter is None:
-        raise none_current("limiter", "call this inside a block of a limiter or a function decorated with one")
+    limiter: ConcurrencyLimiter = context.current(
+        "limiter", "call this inside a block of a limiter or a function decorated with one"
+    )
     return limiter
 
 
@@ -70,7 +65,6 @@ class ConcurrencyLimiter(Acquirable):
     """
 
     noun = "limiter"
-    current_block = limiter_block
 
     def __init__(
         self,
@@ -90,59 +84,14 @@ class ConcurrencyLimiter(Acquirable):
             blocking = True
         name = clean(name, get_settings().prefix)
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, True, on_unavailable)
-        super().__init__(name, parameters, Acquisitions(permits=True), on_lost)
+        super().__init__(name, parameters, on_lost, clean_kind(kind or name), task, "")
         self.limit = check_limit(limit, self.name)
-        self.kind = clean_kind(kind or self.name)
-        self.task = task
 
     def _store(self) -> Permits:
         return get_backend().permits
 
     def _busy(self, answer: Busy) -> TaskLockAcquireError:
         return all_taken(self.name, self.limit, answer)
-
-    def _settle(
-        self, lease: Lease, owner: Owner, sent: float, answer: Grant | Busy, waited: float | None = None
-    ) -> Lease | Refusal:
-        before, count = owner.get(self.name), self._acquisitions.count()
-        return self._replace(before, super()._settle(lease, owner, sent, answer, waited), count)
-
-    def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> Lease | Refusal:
-        before, count = self._acquisitions.owner().get(self.name), self._acquisitions.count()
-        return self._replace(before, super()._unavailable(lease, request, error), count)
-
-    def _replace(self, before: Lease | None, lease: Lease | Refusal, count: int) -> Lease | Refusal:
-        """Let ``lease``, acquired by a nested call, replace a lost permit. It is released as often as both were
-        acquired.
-        """
-        if before is not None and isinstance(lease, Lease) and not (before.released or before.inherited):
-            lease.count += before.count
-            before.successor = lease
-            self._acquisitions.add_count(count)
-            heartbeat.release_later(before, before.lease_ms or self.parameters.hold_ms)
-        return lease
-
-    def enter(self, lease: Lease | None = None) -> Lease:
-        """Become ``current_limiter()`` with ``lease``, by default the caller's; for code that acquires by itself."""
-        try:
-            lease = self._block = lease or self.require_lease()
-            self._blocks += 1
-            limiter_block.set(Block(weakref.ref(self), lease, skip_abandoned(limiter_block.get())))
-        except BaseException:  # from a signal handler: the caller does not know yet that it has the permit
-            self.abandon()
-            raise
-        return lease
-
-    def leave(self, lease: Lease | None = None) -> None:
-        """Undo ``enter``."""
-        block = limiter_block.get()
-        if block is not None and self._entered(lease) is not None:
-            self._blocks -= 1
-            limiter_block.set(block.around)
-
-    def _inherited(self) -> bool:
-        entered = self._entered()
-        return entered is not None and entered.inherited
 
     def info(self) -> LimiterInfo:
         """Return its limit, its members and the number of waiters. Raises ``BackendUnavailable``."""

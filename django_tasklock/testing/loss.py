@@ -9,15 +9,14 @@ from django.db.models import F
 
 from django_tasklock.backends import get_backend
 from django_tasklock.columns import EPOCH, TOKEN
-from django_tasklock.context import lock_block
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.guards import claim as claims
+from django_tasklock.locks.functions import process_locks
 from django_tasklock.locks.heartbeat import heartbeat, loss_reports
 from django_tasklock.locks.lease import Lease
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.locks.ownership import current_owner, disown
-from django_tasklock.locks.registry import process_locks
 from django_tasklock.locks.semaphore import ConcurrencyLimiter
+from django_tasklock.locks.taken import leases_here
 from django_tasklock.testing import others
 from django_tasklock.testing.named import Lockable, name_of
 
@@ -92,11 +91,7 @@ def kill_holder(lock: Lockable) -> None:
     claim = claims.current.get()
     if claim is not None and claim.token == lease.token:
         claim.taken = False  # so that the end of the body does not close the row
-    block = lock_block.get()
-    if block is not None and block.lease is lease:
-        lock_block.set(block.around)  # so that the end of the body does not release the lock
     heartbeat.forget(lease)
-    disown(lease)
     lease.generation = DEAD  # as in a forked child, which is not the holder
 
 
@@ -144,6 +139,5 @@ def _find(name: str) -> Lease | None:
 
 def _leases(name: str = "") -> list[Lease]:
     """Return the leases of this process, of a ``name`` those without a heartbeat as well."""
-    here, bare = current_owner(), process_locks.find(name) if name else None
-    found = [*heartbeat.leases(), *here.values(), None if bare is None else bare.lease]
-    return [lease for lease in found if lease is not None]
+    bare = process_locks.find(name) if name else None
+    return [*heartbeat.leases(), *leases_here(), *([] if bare is None else [bare.lease])]

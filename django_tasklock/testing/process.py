@@ -9,9 +9,8 @@ from django_tasklock.backends import memory
 REMEMBERING = (
     "django_tasklock.context",
     "django_tasklock.locks.heartbeat",
-    "django_tasklock.locks.registry",
+    "django_tasklock.locks.functions",
     "django_tasklock.locks.lease",
-    "django_tasklock.locks.ownership",
     "django_tasklock.db.transactions",
     "django_tasklock.celery.uncommitted",
     "django_tasklock.rates.answers",

@@ -18,7 +18,6 @@ from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease, Refusal
-from django_tasklock.locks.ownership import current_owner
 from django_tasklock.names import parameters_of
 
 Invocation = Literal["message", "eager", "call"]
@@ -40,8 +39,7 @@ class DirectCaller(Caller):
     def before(self) -> Skipped | None:
         """Refuse the call if this very thread holds its lock."""
         lock = self.call.lock
-        lease = current_owner().get(lock.name)
-        if lease is None or lease.released or lease.lost:
+        if lock.held_here() is None:
             return None
         text = f"lock {lock.name!r} is held by this very thread, which called its task again"
         return self._refuse(TaskLockAcquireError(text, name=lock.name))

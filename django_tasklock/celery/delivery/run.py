@@ -208,9 +208,7 @@ class TaskCaller(Caller):
         flags = [lock.name] if self.callers_park else []
         if self.acks_late:
             flags.append(row_flag)
-        lock.flags_to_clear = tuple(flags)
-        lock.release(lease)
-        flags_set = lock.cleared_flags
+        _, flags_set = lock.give_and_clear(lease, tuple(flags))
         if self.uses_line:
             self.line.promote_after_release()
         elif self.callers_park and flags_set is None:
