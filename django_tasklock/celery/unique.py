@@ -34,7 +34,7 @@ from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.holder import alive, message_json
 from django_tasklock.locks.info import busy_error
-from django_tasklock.locks.lease import Lease
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import MAX_LENGTH, of_tenant
 from django_tasklock.types import AcquireRequest, Busy, monotonic
@@ -223,7 +223,7 @@ class UniqueLock:
     def __init__(self, message: Message, unique: dict[str, Any]) -> None:
         self.message = message
         self.unique = unique
-        self._lock: TaskLock | None = None
+        self._taken: tuple[TaskLock, Lease] | None = None
 
     def started(self, chosen: OnceOptions) -> None:
         """Release or take the lock, now that the body starts. ``chosen``: the options of the task."""
@@ -236,15 +236,12 @@ class UniqueLock:
         name, terms = self.unique["name"], chosen.lock
         with of_tenant(""):  # the tenant is in the name already
             lock = TaskLock(name, timeout=terms.timeout, lease=terms.lease, on_unavailable="run")
-        self._lock = lock
-        lock.supersedes = token_of(self.unique["handle"])
         # Renewed from now on, so that a worker that dies blocks others only for a lease.
-        if lock.acquire(blocking=False):
-            return
-        record = lock.busy_record
-        if record is not None and record.holder.task_id == self.message.id:
-            lock.supersedes = record.token  # of an earlier delivery, or of a publisher with another SECRET_KEY
-            lock.acquire(blocking=False)
+        taken = lock.take(0, supersedes=token_of(self.unique["handle"]))
+        if isinstance(taken, Refusal) and taken.record is not None and taken.record.holder.task_id == self.message.id:
+            # Of an earlier delivery, or of a publisher with another SECRET_KEY.
+            taken = lock.take(0, supersedes=taken.record.token)
+        self._taken = (lock, taken) if isinstance(taken, Lease) else None
 
     def runs_elsewhere(self) -> bool:
         """Return whether another delivery of the message is known to run; it then also holds the lock of the key."""
@@ -268,16 +265,12 @@ class UniqueLock:
         if self._continues(error):
             delay = seconds_until(getattr(error, "when", None)) or 0
             self._keep(self.unique["span"] / 1000 + max(0.0, delay))
-        elif self._acquired_lock is not None:
-            self._acquired_lock.release()
+        elif self._taken is not None:
+            lock, lease = self._taken
+            lock.give(lease)
         else:
             release_unique({"unique": self.unique}, self.message.id)
         self.unique = {}
-
-    @property
-    def _acquired_lock(self) -> TaskLock | None:
-        """The lock, while this worker holds it."""
-        return self._lock if self._lock is not None and self._lock.taken else None
 
     def _continues(self, error: BaseException | None) -> bool:
         if isinstance(error, Retry) and state_of(self.message.request).lock_changed:
@@ -294,9 +287,9 @@ class UniqueLock:
 
     def _keep(self, seconds: float) -> None:
         name, task_id, lifetime = self.unique["name"], self.message.id, round(seconds * 1000)
-        if (lock := self._acquired_lock) is not None:
-            lease = lock.require_lease()
-            lock.drop(lease)
+        if self._taken is not None:
+            _, lease = self._taken
+            heartbeat.forget(lease)
             holder = message_json(self.message.task.name, task_id)
             request = AcquireRequest(name, token_of(self.unique["handle"]), lifetime, lifetime, holder, lease.token)
             if not (lease.without_lock or lease.lost):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import weakref
 from collections.abc import Sequence
 from types import FrameType, TracebackType
 from typing import NamedTuple
@@ -32,6 +33,7 @@ class ProcessLock(TaskLock):
         return None
 
     def _taken(self, lease: Lease) -> Lease:
+        self._latest = weakref.ref(lease)
         return lease
 
 

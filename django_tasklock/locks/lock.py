@@ -465,10 +465,11 @@ class Acquirable(ABC):
             if lease.backend.noun != self.noun or not (common := names.intersection(each_of(lease.name))):
                 continue
             if len(common) < len(names):
+                one = min(common)
                 raise TaskLockError(
-                    f"lock {self.name!r}: {min(common)!r} is already held by this thread or asyncio task, and not all of"
-                    " the others; take all names at once, or release that one first",
-                    name=min(common),
+                    f"lock {self.name!r}: {one!r} is already held by this thread or asyncio task, and not all of the"
+                    " others; take all names at once, or release that one first",
+                    name=one,
                 )
             found = found or lease
         return found

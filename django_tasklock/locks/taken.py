@@ -102,12 +102,12 @@ def note(lock: Any, lease: Lease | None) -> None:
 
 
 def note_release(lock: Any, lease: Lease) -> None:
-    """Note that what ``lock`` has answered last is released, although others hold ``lease`` through other objects."""
+    """Note that ``lease`` is given back once. Others may still hold it, through other objects."""
     known = list(_answers.get())
     mine = [number for number, one in enumerate(known) if one.lock() is lock and one.held is lease]
     if mine:
         del known[mine[-1]]
-        if len(mine) == 1:
+        if not any(one.lock() is lock and one.held and one.held.taker.here() for one in known):
             known.append(Answer(weakref.ref(lock), None))
         _answers.set(tuple(known))
 

@@ -340,8 +340,8 @@ class TestLosing:
             with limiter:
                 assert limiter.held
                 assert limiter.token != first
-            assert limiter.held
-            assert limiter.info().used == 1
+            assert limiter.lost
+            assert limiter.info().used == 0
         assert not limiter.taken
         assert limiter.info().used == 0
 

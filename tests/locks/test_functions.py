@@ -38,9 +38,9 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
-from django_tasklock.locks import registry as remembered
+from django_tasklock.locks import functions as remembered
+from django_tasklock.locks.functions import ProcessLocks, process_locks
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.registry import ProcessLocks, process_locks
 from django_tasklock.testing import forget
 from django_tasklock.types import Renewal
 from tests.support.public import Received, forked, in_store, raw_redis, setting, stored
@@ -241,7 +241,7 @@ class TestLapsing:
     def test_a_lease_by_name(self, store):
         assert acquire_task_lock("video:1", timeout=100, lease=30)
         assert 20 < get_lock_ttl("video:1") <= 30
-        token = process_locks.find("video:1").token
+        token = process_locks.find("video:1").lease.token
         assert token in heartbeat
         assert release_task_lock("video:1")
         assert token not in heartbeat
@@ -268,7 +268,7 @@ class TestLapsing:
 
     def test_extended_while_another_thread_releases(self, store, monkeypatch):
         assert acquire_task_lock("video:1")
-        process_locks.find("video:1").release()
+        process_locks.find("video:1").lock.release()
         assert extend_task_lock("video:1", 50) is False
 
 

@@ -260,31 +260,25 @@ def test_an_expired_lock_is_not_created_again(store: Store, name: str) -> None:
     assert told.lock.release() is Released.GONE
 
 
-def test_a_lock_dropped_without_a_release_ends_with_its_thread(
+def test_a_lock_dropped_without_a_release_is_not_renewed(
     store: Store, name: str, warnings_logged: Callable[[], list[str]]
 ) -> None:
-    """Nothing has it any more: neither its object nor the thread. It does not take a garbage collection to see that,
-    and the log says so.
-    """
+    """Nobody has its lease any more. It does not take a garbage collection to see that, and the log says so."""
     before = len(heartbeat)
     store.script_flush()  # the first acquisition after that is answered by an error, whose traceback has the lock
-
-    def drop() -> None:
-        assert TaskLock(name, lease=2).acquire()
-
     gc.disable()
     try:
-        thread = threading.Thread(target=drop)
-        thread.start()
-        thread.join()
+        assert TaskLock(name, lease=2).acquire()
+        line = sys._getframe().f_lineno - 1
         assert store.exists(f"task_lock:{name}")
+        with pytest.raises(TaskLockError, match="not held through this object"):
+            TaskLock(name).release()
         eventually(lambda: not store.exists(f"task_lock:{name}"), 2 + SLACK)
     finally:
         gc.enable()
     eventually(lambda: len(heartbeat) == before)
-    line = drop.__code__.co_firstlineno + 1
     (warned,) = [one for one in warnings_logged() if f"{name!r} was not released" in one]
-    assert "its thread or asyncio task has ended" in warned
+    assert "nothing has its lease any more" in warned
     assert f"acquired in {__file__}, line {line};" in warned
 
 
@@ -301,18 +295,6 @@ def test_a_dropped_lock_without_a_timeout_is_kept_by_its_process(
     assert len([one for one in warnings_logged() if f"{name!r} was not released" in one]) == 1
     assert force_release_task_lock(name)
     eventually(lambda: not any(lease.name == name for lease in heartbeat.leases()), 30)
-
-
-def test_a_lock_whose_object_is_dropped_is_still_its_threads(store: Store, name: str) -> None:
-    """The other way round: the thread lives, so it is renewed. Another object of that name has not taken it."""
-    assert TaskLock(name, lease=4).acquire()
-    gc.collect()
-    renewed(name)
-    with pytest.raises(TaskLockError, match="not held through this object"):
-        TaskLock(name).release()
-    with pytest.raises(TaskLockError, match="already held by this thread"):
-        TaskLock(name).acquire()
-    assert force_release_task_lock(name)
 
 
 # Lost

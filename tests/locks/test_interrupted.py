@@ -21,6 +21,8 @@ from django_tasklock import (
     StateGuard,
     TaskLock,
     acquire_task_lock,
+    current_limiter,
+    current_lock,
     model_lock,
     release_task_lock,
     task_lock,
@@ -28,11 +30,10 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.overridden import expect_run, wrap_run
-from django_tasklock.context import limiter_block, lock_block
 from django_tasklock.db.connections import Scope
 from django_tasklock.guards.claim import current
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.ownership import current_owner
+from tests.support.current import here
 from tests.support.proxy import Proxy, scripts
 from tests.support.public import script, setting
 from tests.support.stores import eventually
@@ -88,8 +89,8 @@ def retaken(name: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")  # by gc
 @pytest.mark.parametrize("what", [context, functions, decorated, permit, retaken])
-def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) -> None:
-    """Everywhere once. The heartbeat would renew for an hour what nobody can release."""
+def test_struck_anywhere_nothing_is_renewed(settings: Any, name: str, what: Any) -> None:
+    """Everywhere once. What nobody has ends with its lease: the heartbeat would renew it for an hour."""
     settings.TASKLOCK = setting("redis")
     what(name)  # connects, and lets Redis know the scripts
     where: dict[str, str] = {}
@@ -102,22 +103,12 @@ def test_struck_anywhere_it_leaves_nothing(settings: Any, name: str, what: Any) 
         if not struck:
             break
         where[mine] = struck[0]
-        for home in (current_owner(), current_owner().permits):
-            assert mine not in home or home[mine].released, struck
+        get_backend().client.clear()  # the exception may have come between a request and its answer
     assert number > 60
-    get_backend().client.clear()
-
-    def left() -> list[str]:
-        # Whoever is struck as its __exit__ begins never runs it; the lock's object is dropped then.
-        return [where.get(lock.name, lock.name) for lock in get_backend().records() if lock.name.startswith(name)] + [
-            where[mine] for mine in where if what is permit and get_backend().permits.members(mine)
-        ]
-
     gc.collect()  # an exception may hold on to the objects that were on its way, in a circle
-    what(name)
-    assert (lock_block.get(), limiter_block.get()) == (None, None), "each later call would go through such blocks"
-    eventually(lambda: not left())
-    assert not [hold.name for hold in heartbeat.leases() if hold.name.startswith(name)]
+    assert here(current_lock) is here(current_limiter) is None, "each later call would go through such blocks"
+    assert not [where.get(hold.name, hold.name) for hold in heartbeat.leases() if hold.name.startswith(name)]
+    eventually(lambda: not heartbeat.reconciler)
 
 
 READY_OR_NOT = {"uploading", "done", "failed"}

@@ -19,13 +19,15 @@ from django_tasklock import (
     TaskLock,
     TaskLockError,
     acquire_task_lock,
+    current_lock,
     is_task_locked,
     release_task_lock,
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
+from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.locks.lease import Lease
-from django_tasklock.locks.ownership import PRUNE, Acquisitions, Owner, current_owner
+from tests.support.current import here
 from tests.support.public import in_store
 from tests.support.stores import an_ask, granted, stores
 
@@ -74,30 +76,6 @@ class TestWhoWasRefused:
         assert lock.acquire()
         with ThreadPoolExecutor(1) as other:
             assert other.submit(lock.release).result(20) is Released.RELEASED
-
-    def test_each_is_told_its_own_reason(self, store):
-        """What one was refused for was forgotten as soon as another thread asked through the same object."""
-        lock = TaskLock("video:1")
-        with ThreadPoolExecutor(1) as refused, ThreadPoolExecutor(1) as asks_later, ThreadPoolExecutor(1) as stranger:
-            with TaskLock("video:1") as holders:
-                assert refused.submit(lock.acquire).result() is False
-                met = refused.submit(lambda: lock.busy_record).result()
-                assert met.token == holders.token
-            assert asks_later.submit(lock.acquire).result()
-            assert asks_later.submit(lambda: (lock.conflict, lock.busy_record)).result() == (None, None)
-            assert refused.submit(lambda: lock.busy_record).result() == met
-            assert "is held by" in str(refused.submit(lock.conflict_error).result())
-            # A caller that never asked may be told what another one was.
-            assert stranger.submit(lambda: lock.busy_record).result() == met
-            assert refused.submit(lock.acquire).result() is False
-            assert (
-                refused.submit(lambda: lock.busy_record).result().token
-                == asks_later.submit(lambda: lock.token).result()
-            )
-            assert asks_later.submit(lock.release).result()
-            assert refused.submit(lock.acquire).result()
-            assert refused.submit(lambda: (lock.conflict, lock.busy_record)).result() == (None, None)
-            assert refused.submit(lock.release).result()
 
     def test_the_store_was_down_and_the_policy_skips(self, store, monkeypatch):
         lock = TaskLock("video:1", on_unavailable="skip")
@@ -148,7 +126,7 @@ class TestWhoWasRefused:
         lost, later = TaskLock("video:1"), TaskLock("video:1")
         assert lost.acquire()
         assert get_backend().remove("video:1") is not None
-        current_owner()["video:1"].checked_at = 0.0
+        lost.require_lease().checked_at = 0.0
         with pytest.raises(LockLost):
             lost.ensure_held()
         assert later.acquire()
@@ -165,7 +143,7 @@ class TestWhoWasRefused:
             assert not another.held
             assert mine.release() is Released.RELEASED
 
-    def test_a_permit_taken_again_after_a_loss_is_released_as_often(self, settings):
+    def test_a_permit_taken_again_after_a_loss_is_one_of_its_own(self, settings):
         for _ in in_store("memory", settings):
             outer, inner = ConcurrencyLimiter("transcode", 1), ConcurrencyLimiter("transcode", 1)
             assert outer.acquire()
@@ -174,29 +152,11 @@ class TestWhoWasRefused:
             get_backend().permits.remove("transcode", hold.token)
             hold.mark_lost("for this test")
             assert inner.acquire()
-            assert inner.release()
+            assert inner.info().used == 1
+            assert inner.release() is Released.RELEASED
+            assert inner.info().used == 0
             assert outer.release()
-            assert outer.info().used == 1
-            assert outer.release() is Released.RELEASED
-            assert outer.info().used == 0
-
-    def test_an_acquisition_is_kept_while_another_thread_removes_ended_owners(self, settings):
-        """It was forgotten as well, and could not give its permit back."""
-        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-        permits, others = get_backend().permits, [Owner() for _ in range(PRUNE)]
-        takes, mine, here = Acquisitions(permits=True), Lease(permits, "transcode", None), current_owner().permits
-
-        class Meanwhile(weakref.ref):
-            def __call__(self):
-                if takes.last is not mine:
-                    takes.add(mine, here)
-                return super().__call__()
-
-        others[0].ref = Meanwhile(others[0])
-        for home in others:
-            takes.add(Lease(permits, "transcode", None), home)
-        assert takes.last is mine
-        assert takes.find() is mine
+            assert outer.release() is Released.GONE
 
     def test_a_block_that_was_refused_leaves_the_holders(self, store):
         context = task_lock_context("video:1", raise_on_fail=False)
@@ -282,8 +242,8 @@ class TestCalls:
         seen = []
 
         def call():
-            with TaskLock("video:1"):
-                seen.append(weakref.ref(current_owner()))
+            with TaskLock("video:1") as lock:
+                seen.append(weakref.ref(lock.lease))
 
         async def main():
             for _ in range(20):
@@ -392,3 +352,44 @@ class TestSynchronousCallers:
             return await TaskLock("video:1", reentrant=True).aacquire()
 
         assert async_to_sync(main)() is False
+
+
+class TestWhatNobodyHas:
+    """A lease ends with whoever has it, and the heartbeat stops to renew it."""
+
+    def forgotten(self, token: str) -> bool:
+        return all(lease.token != token for lease in heartbeat.leases())
+
+    def test_a_lease_that_was_taken(self, store):
+        lock = TaskLock("video:1")
+        lease = lock.take()
+        assert isinstance(lease, Lease)
+        token = lease.token
+        assert not self.forgotten(token)
+        del lease
+        assert self.forgotten(token)
+        assert not lock.taken
+
+    def test_a_lock_that_was_acquired(self, store):
+        lock = TaskLock("video:1")
+        assert lock.acquire()
+        token = lock.token
+        assert not self.forgotten(token)
+        del lock
+        assert self.forgotten(token)
+        assert TaskLock("video:1").acquire() is False  # until its lease ends
+
+    def test_a_block_that_was_not_left(self, store):
+        """As after an exception from a signal handler in the moment in which its end is called."""
+
+        def begin():
+            with TaskLock("around"):
+                lock = TaskLock("video:1")
+                lock.__enter__()
+                return lock.token
+
+        token = begin()
+        assert self.forgotten(token)
+        assert here(current_lock) is None
+        with TaskLock("other") as other:
+            assert current_lock() is other

@@ -93,9 +93,10 @@ class TestALease:
         assert lock.give(lease) is Released.RELEASED
         assert not is_task_locked("video:1")
         once = TaskLock("video:2")
-        once.take()
+        lease = taken(once.take())
         with pytest.raises(TaskLockError, match="already held by this thread"):
             once.take()
+        assert once.give(lease)
 
     def test_says_who_has_it(self, store: str) -> None:
         lock = TaskLock("video:1", task=Task("transcode", "one"), row="videos.video:1", kind="video:{id}")

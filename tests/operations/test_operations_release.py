@@ -16,10 +16,9 @@ from django.db import transaction
 
 from django_tasklock import Claim, StaleClaim, TaskLockError, model_lock, signals
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import DEFAULT
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.guards.guard import registered
-from django_tasklock.locks.registry import ProcessLock
+from django_tasklock.locks.functions import ProcessLock
 from django_tasklock.operations import Actor, Outcome, acts, get_lock, release_lock
 from django_tasklock.operations.locks import release as release_module
 from django_tasklock.types import Released
@@ -64,7 +63,7 @@ class Elsewhere(ProcessLock):
     """Is held by nobody of this thread: as by a process of its own."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(name, DEFAULT, DEFAULT)
+        super().__init__(name, on_unavailable=None)
 
 
 class Worker:
