@@ -93,7 +93,7 @@ def test_a_lease_is_renewed_at_a_third_of_it(store: Store, name: str) -> None:
         eventually(lambda: len(times) == 3, 30)
         assert lock.held
     gaps = [after - before for before, after in zip([began, *times], times, strict=False)]
-    assert min(gaps) > 1.2  # not more work than need be
+    assert min(gaps) > 1.0  # at most a tenth of the lease early, to share a request with others
     assert sorted(gaps)[1] < 2.2
     assert not store.exists(f"task_lock:{name}")
 
