@@ -354,7 +354,7 @@ class TestSomebodyWhoWaits:
         lock = TaskLock(name, on_unavailable="run")
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(call, way, lock, "acquire", blocking_timeout=60)
-            eventually(lambda: listens(store, name))
+            eventually(lambda: listens(store, name) and proxy.quiet)
             proxy.refuse()
             eventually(lambda: again or taken.done())
             assert not taken.done()
@@ -374,7 +374,7 @@ class TestSomebodyWhoWaits:
         lock = TaskLock(name, on_unavailable="run")
         with ThreadPoolExecutor(1) as pool:
             taken = pool.submit(call, way, lock, "acquire", blocking_timeout=0.5)
-            eventually(lambda: listens(store, name))
+            eventually(lambda: listens(store, name) and proxy.quiet)
             proxy.refuse()
             assert taken.result(10) is False
         assert not lock.taken

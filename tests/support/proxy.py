@@ -81,6 +81,8 @@ class Proxy:
         scheme = "rediss" if tls else "redis"
         self.url = urlunsplit((scheme, f"{user}{at}127.0.0.1:{self.port}", parts.path, parts.query, ""))
         self.requests: list[Request] = []
+        self.answered = 0
+        """How many requests have had their reply."""
         self.accepted = 0
         """How many connections were made to it so far."""
         self._faults: list[Fault] = []
@@ -193,6 +195,12 @@ class Proxy:
             fault.met.append(request)
 
     @property
+    def quiet(self) -> bool:
+        """Whether each request so far has had its reply."""
+        with self._lock:
+            return len(self.requests) == self.answered
+
+    @property
     def open(self) -> int:
         """How many connections there are to it now."""
         with self._lock:
@@ -254,6 +262,8 @@ class _Pair:
                     continue
                 if fault is None or not fault.times or raw.startswith(b"-NOSCRIPT"):  # that was not executed
                     self.client.sendall(raw)
+                    with self.proxy._lock:
+                        self.proxy.answered += 1
                     continue
                 self.proxy.use_up(fault, request)
                 if fault.then is not None:
