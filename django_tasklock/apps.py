@@ -45,7 +45,7 @@ class TaskLockConfig(AppConfig):
 
         from django_tasklock import checks, columns
         from django_tasklock.celery import receivers
-        from django_tasklock.db import pools, transactions  # noqa: F401  # both connect to signals of new connections
+        from django_tasklock.db import pools
         from django_tasklock.logs import OneLine
 
         for model in apps.get_models():  # models that were defined before the import of ``columns``

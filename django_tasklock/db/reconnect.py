@@ -10,11 +10,8 @@ from __future__ import annotations
 import logging
 import random
 import re
-import signal
-import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from django.db import Error, InterfaceError, InternalError, OperationalError
@@ -121,8 +118,8 @@ def run_with_retries(
 
     ``again=False``: no retry if it may have been executed; the connection is checked before the first attempt.
     In the caller's transaction there is no retry; ``within``: whether there is one, if the caller knows.
-    Raises the database's error; or the interruption (a time limit) that it hides, if that came while the step's own
-    transaction ended.
+    Raises the database's error. It may hide a time limit that struck while the step's own transaction ended; with
+    ``patience`` the step is tried again then.
     """
     if in_callers_transaction(connection) if within is None else within:
         return step(False)
@@ -130,14 +127,13 @@ def run_with_retries(
         replace_dropped(connection)
     began = time.monotonic()
     attempts, may_have_run, ends, told = 0, False, 0.0, False
-    outside = sys.exc_info()[1]
     while True:
         connected = connection.connection is not None
         try:
             return step(may_have_run)
         except errors_of(connection) as error:
-            _raise_interruption(connection, error, outside)
-            if not _is_transient(connection, error):
+            lost = end_lost_transaction(connection)
+            if not (_is_transient(connection, error) or (lost and patience)):
                 raise
             attempts += 1
             diagnosis = _diagnose(connection, error, connected)
@@ -167,27 +163,8 @@ def run_with_retries(
             if diagnosis.dropped:
                 _wait(connection, attempts, ends)
         except BaseException:
-            _roll_back_left_open(connection)
+            end_lost_transaction(connection)
             raise
-
-
-@contextmanager
-def ending(connection: BaseDatabaseWrapper, block: AbstractContextManager[object]) -> Iterator[None]:
-    """Enter ``block``, a transaction, and end it with this context. An interruption (a time limit) while it ends is
-    raised in place of the database's error that hides it; exceptions of the body are raised as they are.
-    """
-    outside = sys.exc_info()[1]
-    try:
-        with block:
-            try:
-                yield
-            except BaseException as error:
-                outside = error
-                raise
-    except errors_of(connection) as error:
-        if error is not outside:
-            _raise_interruption(connection, error, outside)
-        raise
 
 
 def errors_of(connection: Any) -> tuple[type[Exception], ...]:
@@ -208,41 +185,6 @@ def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     """
     refused = connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error))
     return not refused and not type(error.__cause__).__module__.startswith("psycopg_pool")
-
-
-def _raise_interruption(connection: BaseDatabaseWrapper, error: BaseException, outside: BaseException | None) -> None:
-    """If ``error`` hides an interruption, close the connection and raise that: the connection is in a transaction that
-    Django has lost track of.
-    """
-    interruption = _hidden_interruption(error, outside)
-    if interruption is not None:
-        _close(connection)
-        raise interruption from interruption.__cause__
-
-
-def _hidden_interruption(error: BaseException, outside: BaseException | None) -> BaseException | None:
-    """Return the exception of a signal handler, for example a time limit, in the context of ``error``; or ``None``.
-
-    After such an exception Django switches autocommit on, in a transaction that was neither committed nor rolled back,
-    and the database refuses that. ``outside``: the exception that was being handled before, which is not searched.
-    """
-    found = error.__context__
-    while found is not None and found is not outside:
-        if not isinstance(found, Exception) or from_a_signal(found):
-            return found
-        found = found.__context__
-    return None
-
-
-def from_a_signal(error: Exception) -> bool:
-    """Return whether a signal handler has raised ``error``: Celery's soft time limit is an ordinary exception."""
-    handlers = {getattr(signal.getsignal(number), "__code__", None) for number in signal.valid_signals()} - {None}
-    trace = error.__traceback__
-    while trace is not None:
-        if trace.tb_frame.f_code in handlers:
-            return True
-        trace = trace.tb_next
-    return False
 
 
 def _is_read_only(connection: BaseDatabaseWrapper, error: Exception) -> bool:
@@ -293,13 +235,21 @@ def _mysql_code(connection: BaseDatabaseWrapper, error: Exception) -> Any:
     return source.args[0] if connection.vendor == "mysql" and source.args else None
 
 
-def _roll_back_left_open(connection: BaseDatabaseWrapper) -> None:
-    """Roll back a transaction that Django does not know of, because a time limit came with the answer to BEGIN.
+def end_lost_transaction(connection: BaseDatabaseWrapper) -> bool:
+    """End a transaction that Django has lost track of, and return whether there was one.
 
-    With SQLite closing the connection may not be enough: a cursor in a traceback keeps the file locked.
+    An exception of a signal handler, such as a time limit, has struck as it began or ended.
+    To be called where the caller has none.
     """
-    if connection.vendor == "sqlite" and connection.connection is not None and not connection.in_atomic_block:
-        connection.connection.rollback()
+    if connection.connection is None or connection.in_atomic_block:
+        return False
+    lost = not connection.autocommit
+    if connection.vendor == "sqlite" and connection.connection.in_transaction:
+        connection.connection.rollback()  # after a close(), a cursor in a traceback would keep the file locked
+        lost = True
+    if not connection.autocommit:
+        _close(connection)
+    return lost
 
 
 def _close(connection: BaseDatabaseWrapper) -> None:

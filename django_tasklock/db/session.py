@@ -4,20 +4,21 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from typing import TypeVar
 
 from django.core.exceptions import ImproperlyConfigured
-from django.db import DEFAULT_DB_ALIAS, Error, connections, router, transaction
+from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
 from django_tasklock.db.forks import no_fork_on
 from django_tasklock.db.reconnect import errors_of, run_with_retries, serves_nobody
-from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
+from django_tasklock.db.transactions import durable, in_callers_transaction
+from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import LockRow
 
 T = TypeVar("T")
@@ -64,13 +65,19 @@ class Session:
         connection = connections[alias]
 
         def step(again: bool) -> T:
-            with no_fork_on(connection), _committing(connection, name) if write else nullcontext():
+            with no_fork_on(connection), self._committing(connection, name) if write else nullcontext():
                 return verb(alias, again)
 
         try:
             return run_with_retries(connection, step, f"the {self.what} table", refused=False)
         except errors_of(connection) as error:
             raise self._store_error(error, connection, name) from error
+
+    def _committing(self, connection: BaseDatabaseWrapper, name: str | None) -> AbstractContextManager[None]:
+        """Make sure that a statement is committed when it returns. The transaction of a ``TestCase`` is accepted."""
+        if in_callers_transaction(connection):
+            return durable(connection.alias, f"change the {self.what} table", name)
+        return nullcontext()
 
     def _store_error(self, error: Exception, connection: BaseDatabaseWrapper, name: str | None) -> Exception:
         table = self.model._meta.db_table
@@ -91,31 +98,6 @@ def migrate_command(alias: str) -> str:
     """Return the command that creates our tables in a database; only the default one need not be named."""
     named = "" if alias == DEFAULT_DB_ALIAS else f" --database={alias}"
     return f"manage.py migrate tasklock{named}"
-
-
-@contextmanager
-def _committing(connection: BaseDatabaseWrapper, name: str | None) -> Iterator[None]:
-    """Make sure that a statement is committed when it returns. The transaction of a ``TestCase`` is accepted."""
-    if not connection.in_atomic_block:
-        if not connection.get_autocommit():
-            raise _refused("autocommit is off", name)
-        yield
-        return
-    with ExitStack() as stack:
-        try:
-            stack.enter_context(transaction.atomic(using=connection.alias, durable=True))
-        except RuntimeError as error:
-            raise _refused("a transaction is open", name) from error
-        yield
-
-
-def _refused(why: str, name: str | None) -> TransactionOpen:
-    return TransactionOpen(
-        f"{why}: others would not see the lock change before the commit, and a rollback would undo it."
-        " Take and release the lock outside of atomic() (with ATOMIC_REQUESTS: transaction.non_atomic_requests),"
-        " or publish the task with transaction.on_commit()",
-        name=name,
-    )
 
 
 def _in_event_loop() -> bool:

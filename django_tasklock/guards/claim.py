@@ -25,13 +25,19 @@ from django.db.models.signals import post_delete
 from django_tasklock import counts, signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
 from django_tasklock.context import none_current
-from django_tasklock.db.reconnect import PATIENCE, ending, errors_of, is_row_locked, repeatable, run_with_retries
-from django_tasklock.db.row_locks import brief_waits, briefly
-from django_tasklock.db.transactions import HINT, durable, in_callers_transaction
-from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError, TransactionOpen
+from django_tasklock.db.reconnect import (
+    PATIENCE,
+    end_lost_transaction,
+    errors_of,
+    is_row_locked,
+    repeatable,
+    run_with_retries,
+)
+from django_tasklock.db.transactions import durable, in_callers_transaction
+from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns
 from django_tasklock.guards.keys import PK, check_key
-from django_tasklock.guards.writes import Change, Why, locked, write
+from django_tasklock.guards.writes import Change, Why, brief_waits, briefly, locked, write
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -106,8 +112,6 @@ class Claim:
         connection = connections[self.using]
         claimed = Change(self.guard.field, "claimed")
         ours = not in_callers_transaction(connection)
-        if not ours and not connection.in_atomic_block:
-            raise TransactionOpen(f"cannot {self._verb} with autocommit off: {HINT}")
         try:
             try:
                 self._resilient(lambda: self._claim(where, values, claimed, ours), within=not ours)
@@ -167,15 +171,17 @@ class Claim:
         """
         state = self._state
         connection = connections[self.using]
-        opens = connection.connection is None
+        ours, opens = not in_callers_transaction(connection), connection.connection is None
         stack = ExitStack()
         try:
-            with stack if in_callers_transaction(connection) else ending(connection, stack):
+            with stack:
                 row = self._resilient(lambda: self._begin(stack), patience=PATIENCE)
                 if row is not None:
                     yield row
         except BaseException:
             self._state = state  # rolled back
+            if ours:
+                end_lost_transaction(connection)
             raise
         finally:
             self._close_if_opened(opens)
@@ -203,7 +209,8 @@ class Claim:
         return row
 
     def _claim(self, where: Q, values: dict[str, Any], change: Change, ours: bool) -> None:
-        with brief_waits(connections[self.using]) if ours else nullcontext(), durable(self.using, self._verb):
+        what = f"claim {self.model._meta.label} {self.pk!r}"
+        with brief_waits(connections[self.using]) if ours else nullcontext(), durable(self.using, what):
             claimed, row = self._claim_row(where, values, change)
             self._sent = claimed
         # Raised outside of the transaction, so that writes of the signal's receivers are kept.
@@ -350,10 +357,6 @@ class Claim:
     def name(self) -> str:
         """The name of the row in messages and signals: ``videos.Video:42``."""
         return f"{self.model._meta.label}:{self.pk}"
-
-    @property
-    def _verb(self) -> str:
-        return f"claim {self.model._meta.label} {self.pk!r}"
 
 
 def _rejected(model: type[Model], pk: Any, row: dict[str, Any] | None, guard: StateGuard) -> GuardRejected:

@@ -19,10 +19,9 @@ from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.conf import Duration, milliseconds
-from django_tasklock.db.row_locks import briefly
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.keys import PK
-from django_tasklock.guards.writes import Change, Why, write
+from django_tasklock.guards.writes import Change, Why, briefly, write
 
 TOKEN_LENGTH = 32
 

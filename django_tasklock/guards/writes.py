@@ -1,21 +1,29 @@
-"""Writing to a guarded row: its claim, an operator's release and the sweep all do it here."""
+"""Writing to a guarded row: its claim, an operator's release and the sweep all do it here.
+
+A write waits for a row that another transaction has locked. By default PostgreSQL waits for as long as that transaction
+is open, and MySQL for 50 seconds; SQLite waits for the ``timeout`` of its settings.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Literal, NoReturn
 
 from django.db import connections, transaction
-from django.db.models import F, Field, Model, QuerySet
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.models import BooleanField, F, Field, Func, Model, QuerySet
 from django.db.models.base import ModelState
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
-from django_tasklock.db.transactions import unchanged
+from django_tasklock.db.reconnect import errors_of
+from django_tasklock.db.transactions import in_callers_transaction
 
 Why = Literal["claimed", "done", "failed", "given_back", "updated", "forced", "swept"]
 """Why the state of a row was written."""
+LOCK_WAIT = 2
+"""Seconds that a claim, or one attempt of another write, waits for a row lock. MySQL takes whole seconds."""
 
 
 class Change:
@@ -147,3 +155,58 @@ def _fields(model: type[Model]) -> Iterator[Any]:
 
 def _is_own(model: type[Model], field: Any) -> bool:
     return table_model(field.model) is table_model(model)
+
+
+class _SetLockTimeout(Func):
+    """A ``SET LOCAL lock_timeout`` that takes no round trip: a condition of the UPDATE that is to wait.
+
+    PostgreSQL evaluates it when it has found the row and before it locks it.
+    """
+
+    arity = 0
+    template = f"set_config('lock_timeout', '{LOCK_WAIT}s', true) IS NOT NULL"
+    output_field = BooleanField()
+
+
+def briefly(rows: QuerySet[Any]) -> QuerySet[Any]:
+    """Return ``rows`` so that their ``update()`` waits for ``LOCK_WAIT`` seconds at most, on PostgreSQL.
+
+    It applies until the end of the transaction.
+    """
+    return rows.filter(_SetLockTimeout()) if connections[rows.db].vendor == "postgresql" else rows
+
+
+@contextmanager
+def brief_waits(connection: BaseDatabaseWrapper) -> Iterator[None]:
+    """Let the statements of a block wait for ``LOCK_WAIT`` seconds at most, on MySQL and MariaDB."""
+    if connection.vendor != "mysql":
+        yield
+        return
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "SET @tasklock_wait = @@SESSION.innodb_lock_wait_timeout, SESSION innodb_lock_wait_timeout = %s",
+            [LOCK_WAIT],
+        )
+    try:
+        yield
+    finally:
+        if connection.connection is not None:
+            with suppress(*errors_of(connection)), connection.cursor() as cursor:  # dropped: the next one has its own
+                cursor.execute("SET SESSION innodb_lock_wait_timeout = @tasklock_wait")
+
+
+def counts_changes(connection: BaseDatabaseWrapper) -> bool:
+    """Return whether an UPDATE may return the number of rows changed, not matched: MySQL without ``FOUND_ROWS``."""
+    return connection.vendor == "mysql"
+
+
+def unchanged(connection: BaseDatabaseWrapper, rows: QuerySet[Any]) -> bool:
+    """Return whether an UPDATE of ``rows`` that returned zero may have found rows that already had the new values.
+
+    In an open transaction a plain read may be older than the UPDATE; so a locking read is used there.
+    """
+    if not counts_changes(connection):
+        return False
+    if in_callers_transaction(connection):
+        rows = rows.select_for_update()
+    return rows.values_list("pk").first() is not None

@@ -10,7 +10,6 @@ from django.core.exceptions import ValidationError
 from django.db.models import Model
 
 from django_tasklock.columns import table_model
-from django_tasklock.db.reconnect import from_a_signal
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.keys import PK, parse_key
@@ -165,9 +164,7 @@ def lock_name(guarded: Guarded, key: Any) -> str | None:
             return None
         # the first of several names, all of which one holder has
         return bare_name(each_of(locked.name(**{guarded.pk: key}))[0])
-    except Exception as error:  # a project's own callable may raise anything; the name is then unknown
-        if from_a_signal(error):  # a time limit
-            raise
+    except Exception:  # a project's own callable may raise anything; the name is then unknown
         return None
 
 

@@ -13,7 +13,7 @@ from django.db import Error, OperationalError, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
-from django_tasklock.db.reconnect import from_a_signal, is_row_locked
+from django_tasklock.db.reconnect import is_row_locked
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
@@ -110,8 +110,6 @@ class RowRestorer:
         except (Error, TaskLockError):
             raise  # of the database or the store: trying other rows would fail as well
         except Exception as error:
-            if from_a_signal(error):  # a time limit
-                raise
             logger.warning(
                 "%s %r: its task was not published, so the row stays as it is: %r", model._meta.label, row.pk, error
             )
