@@ -51,23 +51,28 @@ def record_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
-def will_retry(error: BaseException) -> bool:
-    """Return whether the work continues after ``error``: by a retry, ``autoretry_for``, a requeue or a replacement.
-
-    This holds if the error reaches Celery: a task body that another task calls directly cannot know that.
-    """
+def is_continued(error: BaseException) -> bool:
+    """Return whether ``error`` says by itself that the work continues: by a retry, a requeue or a replacement."""
     if isinstance(error, Retry | Parked | Duplicate):
         return True
     task: Any = get_current_worker_task()
-    if task is None:
-        return False
-    if isinstance(error, Ignore):
+    if task is not None and isinstance(error, Ignore):
         return state_of(task.request).replaced
+    return task is not None and isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+
+
+def will_retry(error: BaseException) -> bool:
+    """Return whether the work continues after ``error`` has ended the body of a task, also by ``autoretry_for``."""
+    task: Any = get_current_worker_task()
+    if is_continued(error):
+        return True
+    if task is None or isinstance(error, Ignore):
+        return False
     wanted, spared = exceptions_of(task, "autoretry_for"), exceptions_of(task, "dont_autoretry_for")
     if isinstance(error, wanted) and not isinstance(error, spared):
         limit = retry_limit(task)
         return limit is None or task.request.retries < limit
-    return isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+    return False
 
 
 def exceptions_of(task: Any, option: str) -> tuple[type[BaseException], ...]:

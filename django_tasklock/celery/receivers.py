@@ -14,7 +14,7 @@ from django_tasklock import counts, host
 from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import cleanup, postrun
-from django_tasklock.celery.delivery.nested import NestedCaller, is_element, skip_element
+from django_tasklock.celery.delivery.nested import NestedCaller, give_back_rows, is_element, skip_element
 from django_tasklock.celery.delivery.permits import PermitTaskCaller, limits_body
 from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
@@ -60,6 +60,7 @@ def install() -> None:
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
         Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # a retry cannot help
     signals.before_task_publish.connect(write_header, weak=False, dispatch_uid="tasklock.stamp")
+    signals.before_task_publish.connect(give_back_rows, weak=False, dispatch_uid="tasklock.rows")
     signals.task_prerun.connect(hide_header, weak=False, dispatch_uid="tasklock.hide")
     signals.task_received.connect(record_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_postrun.connect(postrun.on_postrun, weak=False, dispatch_uid="tasklock.postrun")

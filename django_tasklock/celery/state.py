@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from django_tasklock.guards.claim import Claim
 
 STATE = "tasklock_state"
 """The name of the request attribute that has the state; requests of other tasks hardly ever have one."""
@@ -22,6 +25,8 @@ class DeliveryState:
     """Callback to run once it is certain that the body starts."""
     lock_changed: bool = False
     """Whether the next try was sent with other arguments and so has another lock."""
+    failed_rows: list[Claim] = field(default_factory=list)
+    """The claims of helpers whose bodies have failed. Their rows are claimable again once the message is sent again."""
     unique_settled: bool = False
     """Whether the ``unique`` lock of the message, if it has one, was released or kept at the end of the run."""
     replaced: bool = False

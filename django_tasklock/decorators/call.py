@@ -73,6 +73,13 @@ class Caller:
         if self.call.on_conflict != "skip":
             raise error
 
+    def will_retry(self, error: BaseException) -> bool:
+        """Tell whether the body that ended with ``error`` will be run again, so that its row stays claimable."""
+        return host().will_retry(error)
+
+    def row_failed(self, claim: Claim) -> None:
+        """Note that the row was closed as failed."""
+
     def release(self, lease: Lease, error: BaseException | None) -> None:
         """Release ``lease``. ``error``: the exception that ended the call."""
         self.call.lock.give(lease)
@@ -264,28 +271,28 @@ class Closing:
         if error is None:
             self.claim.finish()
         else:
-            close_failed(self.claim, error, self.call.begun)
+            self._close_failed(self.claim, error)
 
+    def _close_failed(self, claim: Claim, error: BaseException) -> None:
+        """Write to the row how a failed body ended. The caller sees the body's own error, whatever happens here.
 
-def close_failed(claim: Claim, error: BaseException, begun: bool) -> None:
-    """Write to the row how a failed body ended. The caller sees the body's own error, whatever happens here.
-
-    The row is claimable again if the body will be retried, was stopped from outside (``SystemExit``, ``ReleaseAsked``,
-    a cancelled coroutine), or lost its lock before it had ``begun``. Otherwise it is failed.
-    """
-    try:
-        if isinstance(error, StaleClaim) and error.name == claim.name:
-            return  # another claim has the row: that is already logged, signalled and counted
-        stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not begun)
-        if stopped or not isinstance(error, Exception) or host().will_retry(error):
-            claim.give_back()
-        else:
-            claim.fail()
-    except StaleClaim as stale:
-        error.add_note(f"its row was not marked: {stale}")
-    except Exception as trouble:
-        logger.exception("%s %r: could not be marked as failed", claim.model._meta.label, claim.pk)
-        error.add_note(f"its row was not marked: {trouble}")
+        The row is claimable again if the body will be retried, was stopped from outside (``SystemExit``,
+        ``ReleaseAsked``, a cancelled coroutine), or lost its lock before it had begun. Otherwise it is failed.
+        """
+        try:
+            if isinstance(error, StaleClaim) and error.name == claim.name:
+                return  # another claim has the row: that is already logged, signalled and counted
+            stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not self.call.begun)
+            if stopped or not isinstance(error, Exception) or self.call.caller.will_retry(error):
+                claim.give_back()
+            else:
+                claim.fail()
+                self.call.caller.row_failed(claim)
+        except StaleClaim as stale:
+            error.add_note(f"its row was not marked: {stale}")
+        except Exception as trouble:
+            logger.exception("%s %r: could not be marked as failed", claim.model._meta.label, claim.pk)
+            error.add_note(f"its row was not marked: {trouble}")
 
 
 def _stopped_by_request(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 
@@ -17,6 +18,7 @@ from kombu.serialization import dumps
 from django_tasklock import (
     Claim,
     StaleClaim,
+    StateGuard,
     TaskLock,
     TaskLockError,
     current_claim,
@@ -533,6 +535,48 @@ class TestRetries:
         task(outer, lock=task_lock("outer"), autoretry_for=(ValueError,), max_retries=1).delay(video.pk)
         assert (work_off()[0], states(video)[0]) == ("RETRY", "processing")
         assert (work_off()[0], states(video)[0]) == ("FAILURE", "failed")
+
+    @pytest.mark.parametrize("lock", [task_lock("outer"), lambda body: body], ids=["locked", "plain"])
+    def test_called_by_a_task_that_catches_its_error_its_row_is_failed(self, lock, task):
+        video = Video.objects.create()
+        seen = []
+
+        def body(task, video_id):
+            raise ValueError("codec")
+
+        def outer(video_id):
+            with contextlib.suppress(ValueError):
+                process_video(video_id)
+            seen.append(states(video)[0])
+
+        bodies["process"] = body
+        task(outer, lock=lock, autoretry_for=(ValueError,), max_retries=1).delay(video.pk)
+        assert (work_off()[0], states(video)[0], seen) == ("SUCCESS", "failed", ["failed"])
+        assert published() == 0
+
+    def test_called_by_a_task_that_retries_for_its_error_it_can_be_claimed_again(self, task):
+        """As most do it: ``raise self.retry(exc=error)``, in the task, where the helper's error is caught."""
+        videos = [Video.objects.create() for _ in range(3)]
+        seen = []
+
+        def body(task, video_id):
+            raise KeyError("codec")
+
+        def outer(self, *ids):
+            for pk in ids:
+                with contextlib.suppress(KeyError):
+                    process_video(pk)
+            Claim.take(
+                Video, ids[-1], StateGuard(claim_from=["failed"], claim_as="processing"), new_token()
+            )  # by somebody else, meanwhile
+            seen.extend(states(video)[0] for video in videos)
+            raise self.retry(countdown=0)
+
+        bodies["process"] = body
+        task(outer, lock=lambda body: body, bind=True).delay(*(video.pk for video in videos))
+        assert work_off()[0] == "RETRY"
+        assert seen == ["failed", "failed", "processing"]
+        assert [states(video)[::2] for video in videos] == [("processing", 1), ("processing", 1), ("processing", 2)]
 
     @pytest.mark.parametrize("options", [{}, {"max_retries": 5}])
     def test_a_stale_claim_is_never_retried(self, options, task):

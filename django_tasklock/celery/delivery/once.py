@@ -9,11 +9,11 @@ from celery._state import get_current_task
 from celery.exceptions import Ignore, Reject
 
 from django_tasklock.celery.definition import body_of
-from django_tasklock.celery.delivery.nested import is_map, skip_element
+from django_tasklock.celery.delivery.nested import HelperCaller, is_map, skip_element
 from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.options import OnceOptions
-from django_tasklock.decorators.call import Call, Caller, Skipped
+from django_tasklock.decorators.call import Call, Skipped
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import TaskLockAcquireError
 from django_tasklock.locks import events
@@ -24,7 +24,7 @@ Invocation = Literal["message", "eager", "call"]
 """How a task was called: from a message, by ``apply()``, or like a function."""
 
 
-class DirectCaller(Caller):
+class DirectCaller(HelperCaller):
     """A direct call: there is no message to put aside, and the call must not wait for its own thread.
 
     ``eager``: whether it was made by ``apply()``.
