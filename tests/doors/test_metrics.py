@@ -255,3 +255,10 @@ class TestView:
         )  # nobody else counts there
         assert wrong.status_code == 401
         assert client.post("/").status_code == 405
+
+    @pytest.mark.parametrize("sent", [{}, {"Authorization": "Api-Key a-secret"}], ids=["no key", "a key"])
+    def test_without_any_keys_it_is_off_and_not_open(self, client, settings, sent):
+        settings.TASKLOCK = {name: value for name, value in settings.TASKLOCK.items() if name != "API_KEYS"}
+        answer = client.get("/", headers=sent)
+        assert (answer.status_code, answer.json()["code"]) == (403, "permission_denied")
+        assert b"tasklock_" not in answer.content
