@@ -8,7 +8,6 @@ from typing import Any
 from celery._state import get_current_worker_task
 from celery.canvas import Signature
 from celery.exceptions import Reject
-from django.utils.crypto import salted_hmac
 
 from django_tasklock.celery.broker import redelivery_timeout
 from django_tasklock.conf import get_settings
@@ -107,14 +106,6 @@ class Message:
         )
 
 
-def token_of(handle: str) -> str:
-    """Return the lock token for a ``handle``.
-
-    Messages carry only the handle, because Celery logs whole messages at debug level.
-    """
-    return salted_hmac("django_tasklock.handle", handle, algorithm="sha256").hexdigest()[:32]
-
-
 def try_number(request: Any) -> int:
     """Return a number that grows with each try of a request's task. ``replace()`` starts the retries at 0 again."""
     return (getattr(request, "replaced_task_nesting", 0) or 0) * REPLACEMENT_STEP + (request.retries or 0)
@@ -125,8 +116,7 @@ def header_of(request: Any) -> dict[str, Any]:
     found = getattr(request, HEADER, None) or (getattr(request, "headers", None) or {}).get(HEADER)
     if not isinstance(found, dict):
         return {}
-    # A header published by an earlier release has no ``of``.
-    return found if "of" not in found or is_header_for(found, getattr(request, "task", None), request.id) else {}
+    return found if is_header_for(found, getattr(request, "task", None), request.id) else {}
 
 
 def bind_header(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:

@@ -1,51 +1,45 @@
-"""The options of one call of a ``OnceTask``, validated on publication, before anything is stored."""
+"""The options of a ``OnceTask`` and of one call of it, checked before anything is stored or sent."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
-from difflib import SequenceMatcher
-from functools import lru_cache
-from operator import attrgetter
-from types import NoneType
-from typing import Any
-
-from django.core.signals import setting_changed
+from difflib import get_close_matches
+from inspect import getattr_static
+from typing import TYPE_CHECKING, Any
 
 from django_tasklock.conf import DEFAULT, Duration, get_settings, milliseconds
 from django_tasklock.decorators.options import LockOptions
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import clean
 
+if TYPE_CHECKING:
+    from celery.canvas import Signature
+    from celery.result import AsyncResult
+
 UNIQUE = (None, "until_start", "until_finish")
 """The valid values of ``unique``."""
-
-CALL_OPTIONS = (
-    "key", "timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "unique", "unique_for",
-    "on_duplicate", "queue_limit",
-)  # fmt: skip
-"""The options that a single call may set; a task sets them for all of its calls."""
-TASK_OPTIONS = (*CALL_OPTIONS, "guard", "model", "pk", "lookup", "release_connections", "takeovers")
-"""The options of a task."""
-_LOCK_OPTIONS = (
-    "timeout",
-    "lease",
-    "blocking_timeout",
-    "on_conflict",
-    "on_unavailable",
-    "queue_limit",
-    "release_connections",
-)
 _ONCE_OPTIONS = ("unique", "unique_for", "on_duplicate")
+_LOCK_OPTIONS = ("timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "queue_limit")
+CALL_OPTIONS = ("key", *_LOCK_OPTIONS, *_ONCE_OPTIONS)
+"""The options that a single call may set; a task sets them for all of its calls."""
 _PREFIX = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
-_DURATIONS = ("timeout", "lease", "blocking_timeout", "unique_for")
+_FOREIGN_OPTIONS = {
+    "once": "it is celery-once's, and would replace OnceTask.once(); write key='report:{day}' for its keys, timeout=..."
+    " for its timeout, on_conflict='skip' for graceful, unique='until_start' for unlock_before_run",
+    "unique_on": "it is celery-singleton's; write unique='until_finish', and key='report:{day}' with the arguments"
+    " that count",
+    "raise_on_duplicate": "it is celery-singleton's; write on_duplicate='raise'",
+    "lock_expiry": "it is celery-singleton's; write timeout=..., or unique_for=... for the time in the queue",
+    "reentrant": "it is task_lock's; a OnceTask never takes its own lock twice",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class OnceOptions:
-    """The options of one call except its key: those of its lock, and those that only a ``OnceTask`` has.
+    """The options of a task or of one call of it, except its key: those of its lock, and those of publication.
 
     Raises ``TaskLockError`` for an invalid combination.
     """
@@ -66,6 +60,62 @@ class OnceOptions:
             if self.unique is None:
                 raise TaskLockError(f"{where}: unique_for goes with unique")
 
+    @property
+    def waits_in_queue(self) -> bool:
+        """Whether a message that finds its lock busy waits in the database."""
+        return self.lock.on_conflict in ("queue", "coalesce")
+
+
+def of_task(kind: type[Any]) -> OnceOptions:
+    """Return the options of a ``OnceTask`` when it is bound. Raises ``TaskLockError`` for invalid and foreign ones."""
+    where = f"task {kind.name}"
+    for option, instead in _FOREIGN_OPTIONS.items():
+        if not callable(getattr(kind, option, len)):
+            raise TaskLockError(f"{where}: {option}= is no option of OnceTask: {instead}")
+    found = {option: getattr_static(kind, option) for option in (*_LOCK_OPTIONS, *_ONCE_OPTIONS)}
+    return _options(where, found, release_connections=getattr_static(kind, "release_connections"))
+
+
+def of_call(task: Any, overrides: Mapping[str, Any]) -> OnceOptions:
+    """Return the options of one call: the task's, overridden by the caller's. Raises ``TaskLockError``."""
+    own: OnceOptions = task.once_options
+    if not overrides:
+        return own
+    if unknown := sorted(set(overrides) - set(CALL_OPTIONS)):
+        raise TaskLockError(f"task {task.name}, once(): {_no_option(unknown, CALL_OPTIONS)}")
+    if (key := overrides.get("key")) is not None and not callable(key):
+        clean(key)
+    found = {option: getattr(own.lock, option) for option in _LOCK_OPTIONS}
+    found |= {option: getattr(own, option) for option in _ONCE_OPTIONS}
+    # With another ``on_conflict`` these two options of the task do not apply.
+    if overrides.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:
+        found["blocking_timeout"] = found["queue_limit"] = None
+    if overrides.get("unique", found["unique"]) is None:
+        found["unique_for"] = None
+    found |= {option: value for option, value in overrides.items() if option != "key"}
+    return _options(own.lock.label, found, release_connections=own.lock.release_connections)
+
+
+def _options(where: str, found: Mapping[str, Any], *, release_connections: bool | None) -> OnceOptions:
+    lock = {option: found[option] for option in _LOCK_OPTIONS}
+    lock["on_conflict"] = lock["on_conflict"] or get_settings().ON_CONFLICT
+    return OnceOptions(
+        LockOptions(label=where, release_connections=release_connections, **lock),
+        **{option: found[option] for option in _ONCE_OPTIONS},
+    )
+
+
+def pop_overrides(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
+    """Return the options that the caller of ``task`` gives: in ``once``, and as keywords.
+
+    The keywords are removed from ``kwargs``.
+    """
+    if once is not None and not isinstance(once, Mapping):
+        raise TaskLockError(f"task {task.name}: once must be a dict of options, not {once!r}")
+    once = once or {}
+    overrides = {**pop_keywords(kwargs, once.get("on_conflict") or task.once_options.lock.on_conflict), **once}
+    return {option: value for option, value in overrides.items() if value is not DEFAULT}
+
 
 def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None = None) -> dict[str, Any]:
     """Remove the ``celery_once_*`` arguments from ``kwargs`` and return them as options; the body never gets them.
@@ -76,12 +126,9 @@ def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None 
     given.
     """
     keywords = [option for option in kwargs if option.startswith(_PREFIX)]
-    if not keywords:
-        return {}
     found = {option.removeprefix(_PREFIX): kwargs.pop(option) for option in keywords}
-    if unknown := sorted(set(found) - set(_KEYWORDS)):
-        known = ", ".join(_PREFIX + option for option in _KEYWORDS)
-        raise TaskLockError(f"unknown option {', '.join(_PREFIX + option for option in unknown)}; known: {known}")
+    if unknown := sorted(set(keywords) - {_PREFIX + option for option in _KEYWORDS}):
+        raise TaskLockError(_no_option(unknown, tuple(_PREFIX + option for option in _KEYWORDS)))
     if found.get("sleep"):  # 0 is valid
         milliseconds(found["sleep"], "celery_once_sleep")
     if not found.get("key"):  # as in celery-once: an empty key counts as none
@@ -97,111 +144,72 @@ def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None 
     return overrides
 
 
-def pop_overrides(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any]:
-    """Return the options that the caller of ``task`` gives: in ``once``, and as keywords.
-
-    The keywords are removed from ``kwargs``.
-    """
-    # ``dict`` first: it is nearly always one, and saves the slow check against an ABC.
-    if not isinstance(once, (dict, Mapping, NoneType)):
-        raise TaskLockError(f"task {task.name}: once must be a dict of options, not {once!r}")
-    once = once or {}
-    on_conflict = once.get("on_conflict") or task.on_conflict or get_settings().ON_CONFLICT
-    overrides = {**pop_keywords(kwargs, on_conflict), **once}
-    return {option: value for option, value in overrides.items() if value is not DEFAULT} if overrides else overrides
+def _no_option(unknown: list[str], known: tuple[str, ...]) -> str:
+    meant = [f" (did you mean {near[0]!r}?)" for option in unknown if (near := get_close_matches(option, known, 1))]
+    return f"unknown option {', '.join(unknown)}{''.join(meant)}; known: {', '.join(known)}"
 
 
-def refuse_unknown(overrides: Mapping[str, Any], where: str) -> None:
-    """Raise ``TaskLockError`` if ``overrides`` has an unknown option."""
-    unknown = sorted(set(overrides) - set(CALL_OPTIONS))
-    if unknown:
-        hint = "".join(
-            f" (did you mean {meant!r}?)" for option in unknown if (meant := closest_option(option, CALL_OPTIONS))
-        )
-        raise TaskLockError(f"{where}: unknown option {', '.join(unknown)}{hint}; known: {', '.join(CALL_OPTIONS)}")
+def refuse_among_publishing_options(task: str, sending: Mapping[str, Any], where: str) -> None:
+    """Raise ``TaskLockError`` for a call option among publishing options, where Celery silently ignores it."""
+    stamps = sending.get("stamped_headers") or ()
+    for option in sending:
+        if option in CALL_OPTIONS and option not in stamps and option != "timeout":  # kombu has a ``timeout``
+            raise TaskLockError(
+                f"task {task}: {option}= is no option of {where}: write task.once({option}=...).{where}, or"
+                f" once={{{option!r}: ...}} among its options"
+            )
 
 
-def check(options: Mapping[str, Any], where: str) -> OnceOptions:
-    """Validate all options of a call and return them. Raises ``TaskLockError``.
-
-    ``where``: the task or call, for error messages.
-    """
-    if options["key"] is not None and not callable(options["key"]):
-        clean(options["key"])
-    lock = LockOptions(label=where, **{option: options[option] for option in _LOCK_OPTIONS})
-    return OnceOptions(lock, **{option: options[option] for option in _ONCE_OPTIONS})
-
-
-def merge(task: Any, overrides: Mapping[str, Any]) -> OnceOptions:
-    """Return the options of one call: the task's, overridden by the caller's. Raises ``TaskLockError``."""
-    own = _own_values(type(task))
-    if not overrides:
-        try:
-            return _own_options(task.name, *own)
-        except TypeError:  # an unhashable option: the uncached path below reports it
-            pass
-    refuse_unknown(overrides, f"task {task.name}, once()")
-    return _merge(task.name, own, overrides)
-
-
-_MERGED = (*(option for option in CALL_OPTIONS if option != "key"), "release_connections")
-_own_values = attrgetter(*_MERGED)
-
-
-def _merge(task: str, own: tuple[Any, ...], overrides: Mapping[str, Any]) -> OnceOptions:
-    found = dict(zip(_MERGED, own, strict=True))
-    # With another ``on_conflict`` these two options of the task do not apply.
-    if overrides.get("on_conflict", found["on_conflict"]) != found["on_conflict"]:
-        found["blocking_timeout"] = found["queue_limit"] = None
-    if overrides.get("unique", found["unique"]) is None:
-        found["unique_for"] = None
-    found.update((option, value) for option, value in overrides.items() if option != "key")
-    found["on_conflict"] = found["on_conflict"] or get_settings().ON_CONFLICT
-    return check({**found, "key": overrides.get("key")}, f"task {task}")
-
-
-@lru_cache(maxsize=256, typed=True)
-def _own_options(task: str, *own: Any) -> OnceOptions:
-    """Return the options of a call without overrides, cached until the settings change."""
-    return _merge(task, own, {})
-
-
-def _clear_cache(*, setting: str, **kwargs: object) -> None:
-    if setting == "TASKLOCK":
-        _own_options.cache_clear()
-
-
-# On import, for the same reason as in ``conf``.
-setting_changed.connect(_clear_cache, dispatch_uid="tasklock.celery.options")
-
-
-@lru_cache(maxsize=256)
-def closest_option(text: str, known: tuple[str, ...]) -> str | None:
-    """Return the option that ``text`` is probably a misspelling of, or ``None`` in doubt."""
-    alike = {name: SequenceMatcher(None, text.lower(), name).ratio() for name in known}
-    best = max(known, key=alike.__getitem__)
-    if len(best) < 4:  # in a word as short as ``key`` a swapped letter halves the ratio
-        return best if sorted(best) == sorted(text.lower()) else None
-    if len(best) < 8:
-        return best if alike[best] >= 0.85 and text[:1].lower() == best[0] else None
-    return best if alike[best] > 0.8 else None
+def refuse_without_base(kind: type[Any]) -> None:
+    """Raise ``TaskLockError`` for our options on a task whose class does not know them."""
+    for name in ("on_conflict", "on_unavailable"):
+        if kind.name is not None and name in vars(kind) and not any(hasattr(base, name) for base in kind.__bases__):
+            raise TaskLockError(
+                f"task {kind.name}: {name}= means nothing to Celery's own tasks: add base=OnceTask (from"
+                f" django_tasklock.celery), or give it to the lock decorator, @task_lock(..., {name}=...)"
+            )
 
 
 def serializable(options: Mapping[str, Any]) -> dict[str, Any]:
     """Return the options in the form in which they are sent: durations in seconds."""
-    if not options:
-        return {}
-    travels = {key: value for key, value in options.items() if value is not DEFAULT}
-    for key in _DURATIONS:
-        if isinstance(travels.get(key), timedelta):
-            travels[key] = travels[key].total_seconds()
-    return travels
+    return {
+        option: value.total_seconds() if isinstance(value, timedelta) else value
+        for option, value in options.items()
+        if value is not DEFAULT
+    }
 
 
-def static_attribute(kind: type[Any], name: str) -> Any:
-    """Return a class attribute without binding it: a function stays a function."""
-    for base in kind.__mro__:  # as inspect.getattr_static does, but much faster
-        if name in vars(base):
-            value = vars(base)[name]
-            return value.__func__ if isinstance(value, staticmethod) else value
-    raise AttributeError(name)
+class Once:
+    """A task with the options of one call, as ``OnceTask.once()`` returns it."""
+
+    def __init__(self, task: Any, overrides: Mapping[str, Any]) -> None:
+        self.task = task
+        self.overrides = dict(overrides)
+
+    def delay(self, *args: Any, **kwargs: Any) -> AsyncResult[Any]:
+        """Publish the task."""
+        return self.apply_async(args, kwargs)
+
+    def apply_async(self, args: Any = None, kwargs: Any = None, **sending: Any) -> AsyncResult[Any]:
+        """Publish the task, with Celery's options."""
+        return self.task.apply_async(args, kwargs, once=self.overrides, **sending)  # type: ignore[no-any-return]
+
+    def delay_on_commit(self, *args: Any, **kwargs: Any) -> None:
+        """Publish the task when the database transaction is committed."""
+        self.apply_async_on_commit(args, kwargs)
+
+    def apply_async_on_commit(self, args: Any = None, kwargs: Any = None, **sending: Any) -> None:
+        """Publish the task, with Celery's options, when the database transaction is committed."""
+        self.task.apply_async_on_commit(args, kwargs, once=self.overrides, **sending)
+
+    def apply(self, args: Any = None, kwargs: Any = None, **sending: Any) -> Any:
+        """Run the task here and now."""
+        return self.task.apply(args, kwargs, once=self.overrides, **sending)
+
+    def s(self, *args: Any, **kwargs: Any) -> Signature[Any]:
+        """Return a signature, for chains, groups and chords."""
+        return self.task.s(*args, **kwargs).set(once=serializable(self.overrides))  # type: ignore[no-any-return]
+
+    def si(self, *args: Any, **kwargs: Any) -> Signature[Any]:
+        """Return an immutable signature."""
+        return self.task.si(*args, **kwargs).set(once=serializable(self.overrides))  # type: ignore[no-any-return]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from importlib.util import find_spec
 from typing import Any
 
@@ -18,24 +17,12 @@ from django_tasklock.celery.delivery.nested import NestedCaller, give_back_rows,
 from django_tasklock.celery.delivery.permits import PermitTaskCaller, limits_body
 from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
-from django_tasklock.celery.message import (
-    HEADER,
-    RECEIVED,
-    bind_header,
-    header_of,
-    hide_header,
-    is_header_for,
-    predecessor_request,
-    tenant_header,
-)
-from django_tasklock.celery.misplaced import refuse_without_base
-from django_tasklock.celery.parking import order
+from django_tasklock.celery.message import RECEIVED, header_of, hide_header
+from django_tasklock.celery.options import refuse_without_base
 from django_tasklock.celery.parking.promotion import Promoter
 from django_tasklock.celery.parking.refused import on_refused
-from django_tasklock.celery.rates import RATE, pop_published_reservation, take_turn
+from django_tasklock.celery.publish import write_header
 from django_tasklock.celery.task import OnceTask
-from django_tasklock.celery.uncommitted import warn_uncommitted
-from django_tasklock.conf import get_settings
 from django_tasklock.decorators.call import Call, Caller
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import CrashLoop, StaleClaim
@@ -86,13 +73,10 @@ class CeleryHost(host.Host):
 
     runs_task: Any = staticmethod(get_current_worker_task)
 
-    def current_task(self) -> host.Task | None:
-        """Return the published task that runs in this thread, even inside tasks that it calls directly."""
-        return current_task()
+    take_turn: Any = staticmethod(rates.take_turn)
 
-    def will_retry(self, error: BaseException) -> bool:
-        """Return whether Celery runs the task again after ``error``."""
-        return will_retry(error)
+    current_task: Any = staticmethod(current_task)
+    will_retry: Any = staticmethod(will_retry)
 
     def join(self, decorated: object, call: Call) -> Caller | None:
         """Return the caller of the worker's current task body, or of a call inside of it."""
@@ -114,10 +98,6 @@ class CeleryHost(host.Host):
             return None
         return header_of(get_current_worker_task().request).get("tenant")  # type: ignore[union-attr]
 
-    def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Wait for the turn of the worker's current task: briefly in the worker, longer in the broker."""
-        return take_turn(limit, args, kwargs)
-
 
 def is_body(decorated: object) -> bool:
     """Return whether ``decorated`` is the lock of the body that the worker calls for its current message."""
@@ -131,64 +111,6 @@ def check_task(kind: type[Any], app: Any = None) -> None:
     """Raise ``TaskLockError`` for a task class that cannot work with this package, when Celery binds it to its app."""
     refuse_without_base(kind)
     check_decorated(kind)
-
-
-def write_header(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
-    """Write our header of a message on publication (``before_task_publish``).
-
-    For a decorated task with ``queue`` or ``coalesce``, also draw its sequence number.
-    """
-    task = current_app.tasks.get(sender)
-    locked = None if task is None else lock_of(task)
-    reservation = pop_published_reservation()
-    if not isinstance(headers, dict):
-        return
-    fields = body if isinstance(body, dict) else headers  # Celery's own fields: with protocol 1 they are in the body
-    header = _pop_header(sender, headers, fields) or ({} if locked is None else tenant_header())
-    if locked is None and reservation is None and not header:
-        return
-    header = headers[HEADER] = bind_header(header, sender, fields.get("id"))
-    if reservation is not None:
-        header[RATE] = reservation
-    if task is not None and "at" not in header and not fields.get("eta"):  # not if it is sent again, or due later
-        warn_uncommitted(task, header)
-    retries = fields.get("retries") or 0
-    if (header.get("at") or (0, -1))[1] != retries:
-        header["at"] = (time.time(), retries)
-    predecessor = predecessor_request(sender, fields.get("id"))
-    nesting = fields.get("replaced_task_nesting") or 0
-    if predecessor is not None and nesting > (predecessor.replaced_task_nesting or 0):
-        header["page"] = True  # not if the message is only deferred
-    on_conflict = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
-    if on_conflict in ("queue", "coalesce") and "ticket" not in header:
-        args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
-        # A message that is not due yet must not delay the others.
-        joins_line = on_conflict == "queue" and not fields.get("eta")
-        name = cleanup.lock_name(task, header, args, kwargs) if joins_line else None
-        number = _inherited_number(task, fields, args, kwargs)
-        header["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
-
-
-def _inherited_number(task: Any, fields: Any, args: Any, kwargs: Any) -> int | None:
-    """Return the sequence number of the page that this message replaces, if both have the same lock."""
-    predecessor = predecessor_request(task.name, fields.get("id"))
-    if predecessor is None:
-        return None
-    before = predecessor.args or (), predecessor.kwargs or {}
-    names = [cleanup.lock_name(task, {}, *call) for call in ((args, kwargs), before)]
-    return header_of(predecessor).get("ticket") if names[0] is not None and names[0] == names[1] else None
-
-
-def _pop_header(task: str, headers: dict[str, Any], fields: dict[str, Any]) -> dict[str, Any]:
-    """Remove our header from a message's headers on publication and return it: its own, or that of the current try."""
-    header: Any = headers.pop(HEADER, None)
-    if is_header_for(header, task, fields.get("id")):
-        return header  # type: ignore[no-any-return]
-    predecessor = predecessor_request(task, fields.get("id"))
-    if predecessor is None:
-        return {}
-    nesting = getattr(predecessor, "replaced_task_nesting", 0) or 0  # a replacement is another message
-    return header_of(predecessor) if (fields.get("replaced_task_nesting") or 0) == nesting else {}
 
 
 def record_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:

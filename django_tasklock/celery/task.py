@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext
-from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, NoReturn
 
+from celery.app.autoretry import add_autoretry_behaviour
 from celery.canvas import Signature
 from celery.contrib.django.task import DjangoTask
 from celery.utils import uuid
@@ -24,12 +24,9 @@ from django_tasklock.celery.message import (
     predecessor_request,
     tenant_header,
 )
-from django_tasklock.celery.misplaced import refuse_class_options, refuse_publishing_options
-from django_tasklock.celery.once import Once
-from django_tasklock.celery.overridden import expect_run, wrap_run
+from django_tasklock.celery.options import Once, OnceOptions
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates import on_body_start
-from django_tasklock.celery.retrying import raise_or_retry, retry_header
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import UniqueLock, publish_unique
 from django_tasklock.conf import DEFAULT, Duration, LeaseTime, OnConflict, OnUnavailable, Timeout, get_settings
@@ -40,6 +37,11 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard
 from django_tasklock.guards.keys import PK
 from django_tasklock.names import NameTemplate, of_tenant, own_name
+
+_RETRY_OPTIONS = (
+    "autoretry_for", "dont_autoretry_for", "retry_kwargs", "retry_backoff", "retry_backoff_max", "retry_jitter",
+    "max_retries", "override_max_retries",
+)  # fmt: skip
 
 if TYPE_CHECKING:
     from django.db.models import Model
@@ -98,6 +100,10 @@ class OnceTask(_DjangoTask):
     """The unique field of the row that the key is of, by default the primary key."""
     guarded: ClassVar[GuardedRows | None] = None
     """The rows of a guarded task, set when it is bound."""
+    once_options: ClassVar[OnceOptions]
+    """The options of its calls, set when it is bound."""
+    lock_template: ClassVar[NameTemplate]
+    """The name of its lock, set when it is bound."""
     release_connections: ClassVar[bool | None] = None
     """Whether the body starts without database connections, and its guarded writes keep none open; by default if it may
     run for longer than an hour."""
@@ -114,7 +120,6 @@ class OnceTask(_DjangoTask):
     def on_bound(cls, app: Any) -> None:
         """Validate the options, when Celery binds the task to its app."""
         super().on_bound(app)
-        refuse_class_options(cls, OnceTask)
         if _is_builtin(cls):
             for option in ("acks_late", "reject_on_worker_lost"):
                 if option not in vars(cls):
@@ -122,29 +127,31 @@ class OnceTask(_DjangoTask):
             return
         if cls.run is DjangoTask.run:
             return
+        where, body = f"task {cls.name}", body_of(cls)
         refuse_coroutine(cls)
-        where = f"task {cls.name}"
-        options.check(
-            {name: options.static_attribute(cls, name) for name in (*options.CALL_OPTIONS, "release_connections")},
-            where,
-        )
+        if inspect.unwrap(cls.__call__) is not OnceTask.__call__:
+            raise TaskLockError(
+                f"{where}: its class has a __call__ of its own, which would call run() without the lock: move what it"
+                " does into before_start() and after_return(), or into a decorator of the body"
+            )
+        cls.once_options = options.of_task(cls)
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
-        body = body_of(cls)
-        key = options.static_attribute(cls, "key")
-        if isinstance(key, str):
-            NameTemplate(key, body, prefix=get_settings().prefix)
         if (cls.guard is None) != (cls.model is None):
             raise TaskLockError(f"{where}: guard and model go together")
-        cls.guarded = None
+        key, cls.guarded = inspect.getattr_static(cls, "key"), None
         if cls.guard is not None and cls.model is not None:
             cls.guarded = GuardedRows.of_function(
                 where, inspect.signature(body), cls.model, cls.guard, cls.pk, cls.lookup
             )
             cls.guard.register(cls.model, cls, cls.guarded.pk, cls.lookup)
+            key = cls.guarded.name if key is None else key
         elif cls.on_unavailable is None:
             register_undecided(cls)
-        wrap_run(cls, OnceTask.__call__)
+        if key is None:
+            key = lambda *args, **kwargs: fingerprint_name(cls.name, body, args, kwargs)  # noqa: E731
+        key = key.__func__ if isinstance(key, staticmethod) else key
+        cls.lock_template = NameTemplate(key, body, prefix=get_settings().prefix, hashed=True)
 
     def once(self, **overrides: Any) -> Once:
         """Return the task with options for one call: ``task.once(key="video:42", on_conflict="wait").delay(...)``.
@@ -153,17 +160,16 @@ class OnceTask(_DjangoTask):
         ``queue_limit``, ``unique``, ``unique_for``, ``on_duplicate``. Raises ``TaskLockError`` at once if one of them
         is invalid.
         """
-        options.merge(self, overrides)
+        options.of_call(self, overrides)
         return Once(self, overrides)
 
     @property
     def lock(self) -> Locked:
         """The lock, to query before publishing: ``task.lock.is_locked(video_id=42)``, ``task.lock.info(...)``."""
-        key = _key_of(type(self))
-        template = key if isinstance(key, str) else self.lock_name
-        return Locked(
-            NameTemplate(template, body_of(self), prefix=get_settings().prefix, hashed=True), self.on_conflict
-        )
+        template = self.lock_template
+        if callable(template.template):
+            template = NameTemplate(self.lock_name, body_of(self))
+        return Locked(template, self.on_conflict)
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """Return the lock's name for these arguments: of models, with ``pydantic=True``, for what a message has."""
@@ -171,14 +177,7 @@ class OnceTask(_DjangoTask):
         dump = getattr(body, "dump_arguments", None)  # Celery's, from 5.7 on
         if dump is not None:
             args, kwargs = dump(args, kwargs, bound=inspect.ismethod(body))
-        key = _key_of(type(self))
-        if key is None:
-            return own_name(fingerprint_name(self.name, body, args, kwargs))
-        template = self.__dict__.get("_key_template")
-        if template is None or template.template is not key:  # parsing a template takes longer than filling it
-            prefix = get_settings().prefix
-            template = self.__dict__["_key_template"] = NameTemplate(key, body, prefix=prefix, hashed=True)
-        return own_name(template.name(args, kwargs))
+        return own_name(self.lock_template.name(args, kwargs))
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Publish the task, with the lock's name in the header. Return the ``AsyncResult``.
@@ -191,55 +190,52 @@ class OnceTask(_DjangoTask):
         base: Any = super()
         if _is_builtin(type(self)):
             return base.apply_async(args, kwargs, *more, **sending)
-        refuse_publishing_options(self.name, sending, "apply_async(...)")
+        options.refuse_among_publishing_options(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
         overrides = options.pop_overrides(self, kwargs, sending.pop("once", None))
         headers = dict(sending.pop("headers", None) or {})
         task_id = (more[0] if more else sending.pop("task_id", None)) or uuid()
-        more = more[1:]
-        our_header = headers.pop(HEADER, None)
-        if is_header_for(our_header, self.name, task_id):  # sent again: a retry, or a promoted message
+        header = headers.pop(HEADER, None)
+
+        def send() -> Any:
+            return base.apply_async(args, kwargs, task_id, *more[1:], headers={**headers, HEADER: header}, **sending)
+
+        if is_header_for(header, self.name, task_id):  # sent again: a retry, or a promoted message
             overrides.pop("key", None)
-            headers[HEADER] = {
-                **our_header,
-                "once": {**(our_header.get("once") or {}), **options.serializable(overrides)},
-            }
-            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
-        chosen = options.merge(self, overrides)
+            header = {**header, "once": {**(header.get("once") or {}), **options.serializable(overrides)}}
+            return send()
+        chosen = options.of_call(self, overrides)
         name = overrides.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else own_name(name)
         known = {"once": options.serializable(overrides), "key": name, **tenant_header()}
         header = bind_header(known, self.name, task_id)
-        headers[HEADER] = header
-        uses_line = chosen.lock.on_conflict in ("queue", "coalesce")
-        # Checked last: reading Celery's settings takes as long as computing the lock's name.
-        if (not uses_line and chosen.unique is None) or self.app.conf.task_always_eager:
-            return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
+        if self.app.conf.task_always_eager:
+            return send()
         # A message that is not due yet must not delay the others.
         joins_line = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
 
-        def send() -> Any:
-            if uses_line:  # the next page keeps the sequence number of the page before, as a retry does
-                predecessor = predecessor_request(self.name, task_id, name)
-                number = None if predecessor is None else header_of(predecessor).get("ticket")
-                header["ticket"] = number or order.next_number(name, task_id if joins_line else "")
+        def join_and_send() -> Any:
+            if not chosen.waits_in_queue:
+                return send()
+            # The next page keeps the sequence number of the page before, as a retry does.
+            predecessor = predecessor_request(self.name, task_id, name)
+            number = None if predecessor is None else header_of(predecessor).get("ticket")
+            header["ticket"] = number or order.next_number(name, task_id if joins_line else "")
             try:
-                return base.apply_async(args, kwargs, task_id, *more, headers=headers, **sending)
+                return send()
             except BaseException:
-                if uses_line:
-                    order.leave(name, task_id)
+                order.leave(name, task_id)
                 raise
 
         if chosen.unique is None:
-            return send()
-        return publish_unique(self, name, chosen, header, task_id, sending, send)
+            return join_and_send()
+        return publish_unique(self, name, chosen, header, task_id, sending, join_and_send)
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run the task here and now, with the same options as ``apply_async``."""
-        refuse_publishing_options(self.name, sending, "apply(...)")
-        overrides = sending.pop("once", None)
-        if overrides:
-            options.merge(self, overrides)
+        options.refuse_among_publishing_options(self.name, sending, "apply(...)")
+        if overrides := sending.pop("once", None):
+            options.of_call(self, overrides)
             sending["task_id"] = sending.get("task_id") or uuid()
             header = bind_header({"once": options.serializable(overrides)}, self.name, sending["task_id"])
             sending["headers"] = {**(sending.get("headers") or {}), HEADER: header}
@@ -249,7 +245,7 @@ class OnceTask(_DjangoTask):
         self, request: Any = None, args: Any = None, kwargs: Any = None, queue: Any = None, **extra: Any
     ) -> Signature[Any]:
         """Return the signature that ``retry()`` publishes, with this message's header."""
-        refuse_publishing_options(self.name, extra, "retry(...)")
+        options.refuse_among_publishing_options(self.name, extra, "retry(...)")
         request = self.request if request is None else request
         our_header: Any = (extra.get("headers") or {}).get(HEADER)
         our_header = our_header if is_header_for(our_header, self.name, request.id) else header_of(request)
@@ -269,12 +265,8 @@ class OnceTask(_DjangoTask):
         if request.is_eager:
             return self._locked(args, kwargs, self.run, header_of(request), "eager")
         message = Message(self, request)
-        header = message.header
-        if not header.get("unique"):
-            return self._locked(args, kwargs, self.run, header, "message", message)
-        unique_lock = UniqueLock(message, header["unique"])
-        with unique_lock, unique_lock:
-            return self._locked(args, kwargs, self.run, header, "message", message, unique_lock)
+        with UniqueLock(message) as unique:
+            return self._locked(args, kwargs, self.run, message.header, "message", message, unique)
 
     def _locked(
         self,
@@ -284,29 +276,31 @@ class OnceTask(_DjangoTask):
         header: Any,
         invocation: Invocation,
         message: Message | None = None,
-        unique_lock: UniqueLock | None = None,
+        unique: UniqueLock | None = None,
     ) -> Any:
         """Run ``body`` under the lock, or do what the options say instead.
 
-        ``message``: the message that a worker received; ``unique_lock``: its ``unique`` lock, if it has one.
+        ``message``: the message that a worker received, with its ``unique`` lock.
         """
         from django_tasklock.celery.delivery.once import once_call  # imports models, which must not be imported early
 
         overrides = options.pop_overrides(self, kwargs, header.get("once"))
-        chosen = options.merge(self, overrides)
+        chosen = options.of_call(self, overrides)
         key = overrides.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
-        # It was published by ``send_task``; complete the header for later sends.
-        if message is not None and "key" not in header:
-            message.header = self._complete_header(header, name, overrides, chosen)
+        if message is not None and "key" not in header:  # ``send_task`` published it, which does not know the task
+            message.header = {**header, "key": own_name(name), "once": options.serializable(overrides)}
+            if chosen.waits_in_queue and "ticket" not in header:
+                joins = message.id if chosen.lock.on_conflict == "queue" else ""
+                message.header["ticket"] = order.next_number(message.header["key"], joins)
+            message.request.__dict__[HEADER] = message.header
         with of_tenant("" if "key" in header else None):
             call = once_call(self, name, chosen, args, kwargs, invocation, message)
 
         def run() -> Any:
-            if unique_lock is not None:
-                on_body_start(self, partial(unique_lock.started, chosen))
-            with expect_run(type(self)) if type(self).__call__ is not OnceTask.__call__ else nullcontext():
-                result = body(*args, **kwargs)
+            if unique is not None:
+                on_body_start(self, lambda: unique.started(chosen))
+            result = body(*args, **kwargs)
             check_is_over(body_of(self), result)
             return result
 
@@ -317,24 +311,51 @@ class OnceTask(_DjangoTask):
                 raise
             raise_or_retry(self, error)
 
-    def _complete_header(
-        self, header: Mapping[str, Any], name: str, overrides: Mapping[str, Any], chosen: options.OnceOptions
-    ) -> dict[str, Any]:
-        """Complete the header of a message whose publisher did not know the task."""
-        our_header = {**header, "key": own_name(name), "once": options.serializable(overrides)}
-        if chosen.lock.on_conflict in ("queue", "coalesce") and "ticket" not in our_header:
-            task_id = self.request.id if chosen.lock.on_conflict == "queue" else None
-            our_header["ticket"] = order.next_number(our_header["key"], task_id or "")
-        self.request.__dict__[HEADER] = our_header
-        return our_header
-
-
-def _key_of(kind: type[OnceTask]) -> Any:
-    """Return the task's ``key``; of a guarded one by default the template over its row."""
-    key = options.static_attribute(kind, "key")
-    return kind.guarded.name if key is None and kind.guarded is not None else key
-
 
 def _is_builtin(kind: type[Any]) -> bool:
     """Return whether it is one of Celery's built-in tasks, which get the ``task_cls`` of an app as well."""
     return kind.__module__ == "celery.app.builtins"
+
+
+def retry_header(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
+    """Return the header of a retry of a ``OnceTask`` with these arguments; ``None``: those of this try.
+
+    If the arguments change the lock, the header loses the sequence number and the ``unique`` lock of this try. A key
+    that the caller chose stays.
+    """
+    if args is None and kwargs is None:
+        return dict(header)
+    before = request.args or (), request.kwargs or {}
+    after = before[0] if args is None else args, before[1] if kwargs is None else kwargs
+    with of_tenant(header.get("tenant")):
+        if "key" not in header or _name(task, *before) != header["key"]:
+            return dict(header)
+        name = _name(task, *after)
+    if name is None or name == header["key"]:
+        return dict(header)
+    state_of(request).lock_changed = True
+    return {"key": name, "once": header.get("once") or {}, **{key: header[key] for key in ("tenant",) if key in header}}
+
+
+def _name(task: Any, args: Any, kwargs: Mapping[str, Any]) -> str | None:
+    """Return the lock of a call with these arguments; ``None`` if it has no name, or the caller chose the key."""
+    rest = dict(kwargs)
+    if "key" in options.pop_keywords(rest):
+        return None
+    try:
+        return str(task.lock_name(*args, **rest))
+    except (TypeError, TaskLockError):  # Celery reports arguments that do not fit
+        return None
+
+
+def raise_or_retry(task: Any, error: Exception) -> NoReturn:
+    """Raise ``error``, or the ``Retry`` that ``autoretry_for`` makes of it, as if the task's body had raised it."""
+
+    def run() -> NoReturn:
+        raise error
+
+    own = {option: getattr(task, option) for option in _RETRY_OPTIONS if hasattr(task, option)}
+    stand_in = SimpleNamespace(run=run, request=task.request, retry=task.retry, **own)
+    add_autoretry_behaviour(stand_in)
+    stand_in.run()
+    raise error

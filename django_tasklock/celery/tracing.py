@@ -1,18 +1,17 @@
 """OpenTelemetry: one trace from the publication of a message, over the time for which it was parked, to its run.
 
-OpenTelemetry is used only if the project has imported it: importing it takes longer than publishing a message, and a
-project that does not import it does not trace.
+Imported only where OpenTelemetry is installed. In a program without a tracer its spans are invalid, and messages carry
+nothing of them.
 """
 
 from __future__ import annotations
 
-import sys
 import time
-from contextvars import ContextVar, Token
-from importlib import import_module
+from dataclasses import dataclass
 from typing import Any
 
 from celery import signals as celery_signals
+from opentelemetry import context, propagate, trace
 
 import django_tasklock
 from django_tasklock import signals
@@ -20,117 +19,80 @@ from django_tasklock.celery.message import HEADER, header_of, try_number
 from django_tasklock.types import monotonic
 
 TRACE = "trace"
-"""The field of our header with the output of OpenTelemetry's propagators: ``traceparent`` and the like."""
-API = "opentelemetry.trace"
-
-_current: ContextVar[DeliverySpan | None] = ContextVar("tasklock_traced_run", default=None)
-_listening = False
+"""The field of our header with the output of OpenTelemetry's propagators, ``traceparent`` and the like."""
+DELIVERY = "tasklock-delivery"
 
 
-class DeliverySpan:
-    """The span of one delivery in the process that runs it."""
+@dataclass(eq=False)
+class Delivery:
+    """One delivery of a message in the process that runs it, with its span."""
 
-    def __init__(self, span: Any, published: float | None) -> None:
-        self.span = span
-        self.published = published
-        self.lock: str | None = None
-        """The name of the message's lock once it is acquired: the first lock of the run, as those of the body come
-        later."""
-        self.attached: Any = None
-        self.reset_token: Token[DeliverySpan | None] | None = None
-        self._taken = 0.0
-        self._held = False
-
-    def record_acquired(self, name: str, fence: int | None) -> None:
-        """Record that the message has its lock."""
-        if self.lock is not None:
-            return
-        self.lock, self._taken, self._held = name, monotonic(), True
-        self.span.set_attribute("tasklock.name", name)
-        if fence is not None:
-            self.span.set_attribute("tasklock.fence", fence)
-        if self.published is not None:
-            self.span.set_attribute("tasklock.wait", max(0.0, time.time() - self.published))
-
-    def record_released(self, outcome: str) -> None:
-        """Record how long the lock was held."""
-        if self._held:
-            self._held = False
-            self.span.set_attribute("tasklock.hold", monotonic() - self._taken)
-            self.span.set_attribute("tasklock.released", outcome)
+    span: trace.Span
+    published: float | None
+    attached: Any = None
+    """OpenTelemetry's token of the context, in which the span is the current one."""
+    lock: str | None = None
+    """The name of the message's lock, once it is acquired. The locks of the body come later."""
+    taken: float = 0.0
 
 
 def install() -> None:
-    """Start tracing messages, if the program has a tracer. Called once."""
-    celery_signals.before_task_publish.connect(on_publish, weak=False, dispatch_uid="tasklock.trace.publish")
-    celery_signals.task_prerun.connect(on_prerun, weak=False, dispatch_uid="tasklock.trace.begin")
-    celery_signals.task_postrun.connect(on_postrun, weak=False, dispatch_uid="tasklock.trace.end")
-    signals.message_promoted.connect(on_promoted, weak=False, dispatch_uid="tasklock.trace.promoted")
+    """Start tracing messages. Called once."""
+    for signal, receiver in (
+        (celery_signals.before_task_publish, on_publish),
+        (celery_signals.task_prerun, on_prerun),
+        (celery_signals.task_postrun, on_postrun),
+        (signals.message_promoted, on_promoted),
+        (signals.lock_acquired, on_acquired),
+        (signals.lock_released, on_released),
+        (signals.lock_conflict, on_conflict),
+    ):
+        signal.connect(receiver, weak=False, dispatch_uid=f"tasklock.trace.{receiver.__name__}")
 
 
 def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
     """Start the trace of one of our messages, in its header. A message that is sent again continues its own trace."""
     our_header = headers.get(HEADER) if isinstance(headers, dict) else None
-    trace = _api()
-    if trace is None or not isinstance(our_header, dict) or TRACE in our_header:
+    if not isinstance(our_header, dict) or TRACE in our_header:
         return
-    attributes = _attributes(sender, headers.get("id"), "create")
-    if "key" in our_header:
-        attributes["tasklock.name"] = our_header["key"]
-    span = _tracer(trace).start_span(f"create {sender}", kind=trace.SpanKind.PRODUCER, attributes=attributes)
+    known = {"tasklock.name": our_header["key"]} if "key" in our_header else {}
+    span = _start("create", sender, headers.get("id"), known, kind=trace.SpanKind.PRODUCER)
     if span.get_span_context().is_valid:
         our_header[TRACE] = {}
-        import_module("opentelemetry.propagate").inject(our_header[TRACE], trace.set_span_in_context(span))
+        propagate.inject(our_header[TRACE], trace.set_span_in_context(span))
     span.end()
 
 
 def on_promoted(sender: Any = None, task: Any = None, task_id: Any = None, **details: Any) -> None:
     """Add a span for the time that the message was parked."""
-    trace = _api()
-    context = None if trace is None else _extract(details["header"])
-    if trace is None or context is None:
-        return
-    now = time.time_ns()
-    attributes = {**_attributes(task, task_id, "park"), "tasklock.name": sender, "tasklock.parked": details["waited"]}
-    begun = now - int(details["waited"] * 1e9)
-    span = _tracer(trace).start_span(f"parked {task}", context, attributes=attributes, start_time=begun)
-    span.end(now)
+    if (origin := _extract(details["header"])) is not None:
+        now, waited = time.time_ns(), details["waited"]
+        known = {"tasklock.name": sender, "tasklock.parked": waited}
+        _start("parked", task, task_id, known, context=origin, start_time=now - int(waited * 1e9)).end(now)
 
 
 def on_prerun(sender: Any = None, task_id: Any = None, **details: Any) -> None:
     """Start the span of a delivery. Its parent is the publication, or a span of another Celery instrumentation."""
-    trace = _api()
-    header = {} if trace is None or sender.request.is_eager else header_of(sender.request)
+    request = sender.request
+    header = {} if request.is_eager else header_of(request)
     if not header:
         return
-    origin, links = _extract(header), []
-    if trace.get_current_span().get_span_context().is_valid:
-        links = [] if origin is None else [trace.Link(trace.get_current_span(origin).get_span_context())]
-        origin = None
-    attributes = {**_attributes(sender.name, task_id, "process"), "tasklock.try": try_number(sender.request)}
-    kind = trace.SpanKind.CONSUMER
-    span = _tracer(trace).start_span(f"process {sender.name}", origin, kind=kind, attributes=attributes, links=links)
-    if not span.get_span_context().is_valid:
-        return
-    if span.is_recording():
-        _connect_lock_signals()
+    origin = None if trace.get_current_span().get_span_context().is_valid else _extract(header)
+    known = {"tasklock.try": try_number(request)}
+    span = _start("process", sender.name, task_id, known, context=origin, kind=trace.SpanKind.CONSUMER)
     at = header.get("at") or (None, 0)
-    delivery = DeliverySpan(span, at[0] if at[1] == (sender.request.retries or 0) else None)
-    delivery.attached = import_module("opentelemetry.context").attach(trace.set_span_in_context(span))
-    delivery.reset_token = _current.set(delivery)
-    sender.request.__dict__[API] = delivery
+    delivery = Delivery(span, at[0] if at[1] == (request.retries or 0) else None)
+    delivery.attached = context.attach(context.set_value(DELIVERY, delivery, trace.set_span_in_context(span)))
+    request.__dict__[DELIVERY] = delivery
 
 
 def on_postrun(sender: Any = None, state: Any = None, retval: Any = None, **details: Any) -> None:
     """End the span of a delivery."""
-    delivery: DeliverySpan | None = sender.request.__dict__.pop(API, None)
-    if delivery is None or delivery.reset_token is None:
+    delivery: Delivery | None = sender.request.__dict__.pop(DELIVERY, None)
+    if delivery is None:
         return
-    trace: Any = sys.modules[API]
-    _current.reset(delivery.reset_token)
-    import_module("opentelemetry.context").detach(delivery.attached)
-    delivery.span.set_attribute("tasklock.ran", delivery.lock is not None)
-    delivery.span.set_attribute("celery.state", str(state))
+    context.detach(delivery.attached)
+    delivery.span.set_attributes({"tasklock.ran": delivery.lock is not None, "celery.state": str(state)})
     if state == "FAILURE":
         if isinstance(retval, BaseException):
             delivery.span.record_exception(retval)
@@ -140,58 +102,53 @@ def on_postrun(sender: Any = None, state: Any = None, retval: Any = None, **deta
 
 def on_acquired(sender: Any = None, fence: Any = None, **details: Any) -> None:
     """Record that a traced message has its lock, and how long it waited."""
-    if (delivery := _current.get()) is not None:
-        delivery.record_acquired(sender, fence)
+    delivery = _current()
+    if delivery is None or delivery.lock is not None:
+        return
+    delivery.lock, delivery.taken = sender, monotonic()
+    delivery.span.set_attributes({"tasklock.name": sender, "tasklock.fence": fence})
+    if delivery.published is not None:
+        delivery.span.set_attribute("tasklock.wait", max(0.0, time.time() - delivery.published))
 
 
 def on_released(sender: Any = None, outcome: Any = None, **details: Any) -> None:
     """Record how long the lock was held."""
-    if (delivery := _current.get()) is not None and delivery.lock == sender:
-        delivery.record_released(str(getattr(outcome, "value", outcome)))
+    delivery = _current()
+    if delivery is not None and delivery.lock == sender:
+        held = monotonic() - delivery.taken
+        delivery.span.set_attributes({"tasklock.hold": held, "tasklock.released": outcome.value})
 
 
 def on_conflict(sender: Any = None, error: Any = None, action: Any = None, **details: Any) -> None:
     """Record that the lock was busy, who held it, and the action taken."""
-    if (delivery := _current.get()) is not None:
-        attributes = {"tasklock.name": sender, "tasklock.holder": str(getattr(error, "holder", "") or "")}
-        delivery.span.add_event("busy", {**attributes, "tasklock.action": action})
+    if (delivery := _current()) is not None:
+        known = {"tasklock.name": sender, "tasklock.holder": str(error.holder or ""), "tasklock.action": action}
+        delivery.span.add_event("busy", known)
         if delivery.lock is None:
             delivery.span.set_attribute("tasklock.action", action)
 
 
-def _connect_lock_signals() -> None:
-    """Connect to the signals of locks with the first span that is recorded: they cost every lock a little."""
-    global _listening
-    if not _listening:
-        _listening = True
-        signals.lock_acquired.connect(on_acquired, weak=False, dispatch_uid="tasklock.trace.acquired")
-        signals.lock_released.connect(on_released, weak=False, dispatch_uid="tasklock.trace.released")
-        signals.lock_conflict.connect(on_conflict, weak=False, dispatch_uid="tasklock.trace.conflict")
-
-
-def _api() -> Any:
-    """Return OpenTelemetry's API if the project has imported it and set a tracer provider; otherwise ``None``."""
-    trace: Any = sys.modules.get(API)
-    return None if trace is None or isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider) else trace
-
-
-def _tracer(trace: Any) -> Any:
-    return trace.get_tracer("django_tasklock", django_tasklock.__version__)
+def _current() -> Delivery | None:
+    found: Any = context.get_value(DELIVERY)
+    return found  # type: ignore[no-any-return]
 
 
 def _extract(header: Any) -> Any:
     """Return the trace context in a message's header, or ``None``."""
     carrier = header.get(TRACE)
-    if API not in sys.modules or not isinstance(carrier, dict):
-        return None
-    known = {str(name): value for name, value in carrier.items() if isinstance(value, str)}
-    return import_module("opentelemetry.propagate").extract(known) if known else None
+    known = (
+        {name: value for name, value in carrier.items() if isinstance(value, str)} if isinstance(carrier, dict) else {}
+    )
+    return propagate.extract(known) if known else None
 
 
-def _attributes(task: Any, task_id: Any, operation: str) -> dict[str, Any]:
-    return {
+def _start(what: str, task: Any, task_id: Any, known: dict[str, Any], **how: Any) -> Any:
+    attributes = {
         "messaging.system": "celery",
-        "messaging.operation.name": operation,
+        "messaging.operation.name": "park" if what == "parked" else what,
         "messaging.message.id": str(task_id),
         "celery.task_name": str(task),
+        **known,
     }
+    tracer = trace.get_tracer("django_tasklock", django_tasklock.__version__)
+    return tracer.start_span(f"{what} {task}", attributes=attributes, **how)

@@ -1,9 +1,10 @@
 """Uniqueness on publication: while a message of a key is under way, ``delay()`` publishes no second one.
 
-The second ``delay()`` returns the result of the first. The lock for that is separate from the lock of the run. The
-publisher takes it for a short time and extends it once the message is published; the message carries a handle of its
-token. So neither a rollback (``delay_on_commit`` takes nothing before the commit) nor a publisher that dies leaves it
-behind for long, and a message that is lost in the broker blocks others only until the lock expires.
+The second ``delay()`` returns the result of the first. The lock for that is separate from the lock of the run, and its
+holder is the message. The publisher takes it for a short time and extends it once the message is published. So neither
+a rollback (``delay_on_commit`` takes nothing before the commit) nor a publisher that dies leaves it behind for long,
+and a message that is lost in the broker blocks others only until the lock expires. Whoever runs the message finds the
+lock by the message's id.
 """
 
 from __future__ import annotations
@@ -14,30 +15,28 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 from celery.exceptions import Ignore, Reject, Retry
 from celery.states import SUCCESS
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
-from django_tasklock.celery.message import HEADER, Message, header_of, predecessor_request, token_of
+from django_tasklock.celery.message import HEADER, Message, header_of, predecessor_request
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
-from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockAcquireError
+from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable
+from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.locks.holder import alive, message_json
+from django_tasklock.locks.holder import holder_json, message_json
 from django_tasklock.locks.info import busy_error
-from django_tasklock.locks.lease import Lease, Refusal
-from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import MAX_LENGTH, of_tenant
-from django_tasklock.types import AcquireRequest, Busy, monotonic
+from django_tasklock.locks.lease import Lease
+from django_tasklock.names import MAX_LENGTH
+from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -62,22 +61,19 @@ def publish_unique(
     Raises ``AlreadyPublished`` with ``on_duplicate="raise"``. If the store is down, raises ``BackendUnavailable``, or
     sends the message with the policy ``"run"``.
     """
-    backend = get_backend()
-    unique_name = _unique_name(task.name, name)
+    text = name if name.startswith(f"{task.name}:") else f"{task.name}:{name}"  # of this task, not of another
+    lease = Lease(get_backend(), PREFIX + shortened(text, MAX_LENGTH - len(PREFIX)), None)
     lifetime = _lifetime(task, chosen, options)
-    handle = os.urandom(16).hex()
+    holder = message_json(task.name, task_id)
     began = monotonic()
-    request = AcquireRequest(
-        unique_name, token_of(handle), PUBLISHING_LEASE, lifetime, message_json(task.name, task_id)
-    )
     try:
-        answer = backend.acquire(request)
+        answer = lease.backend.acquire(AcquireRequest(lease.name, lease.token, PUBLISHING_LEASE, lifetime, holder))
     except BackendUnavailable as error:
         policy = chosen.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
-        events.unavailable(unique_name, error, action)
-        if error.doubt:  # the lock may have been taken, for a message that is not sent or has no handle
-            _release_later(backend, request)
+        events.unavailable(lease.name, error, action)
+        if error.doubt:  # the lock may have been taken, for a message that is not sent or does not know of it
+            heartbeat.release_later(lease, PUBLISHING_LEASE)
         if action == "raise":
             raise
         return send()
@@ -92,10 +88,13 @@ def publish_unique(
         # A member of a chain, a group or a chord is always sent: the others wait for the id it was given.
         if not first or "reply_to" in options:
             return send()
-        busy = busy_error(unique_name, answer)
+        busy = busy_error(lease.name, answer)
         events.conflict(busy, "unique")
         if chosen.on_duplicate == "raise":
-            raise _already_published(busy, first)
+            known = {"holder": busy.holder, "held_for": busy.held_for, "time_left": busy.time_left}
+            raised = AlreadyPublished(f"{busy}: nothing is published", name=lease.name, **known)  # type: ignore[arg-type]
+            raised.task_id = first
+            raise raised
         if dropped := [option for option in ("link", "link_error") if options.get(option)]:
             logger.warning(
                 "%s: nothing is published, %s is under way, so what was given as %s is not called. Give it to that"
@@ -103,17 +102,14 @@ def publish_unique(
                 task.name, first, " and ".join(dropped),
             )  # fmt: skip
         return task.AsyncResult(first)
-    header["unique"] = {"name": unique_name, "handle": handle, "until": chosen.unique, "span": lifetime}
+    header["unique"] = {"name": lease.name, "until": chosen.unique, "span": lifetime}
     try:
         result = send()
     except BaseException:
-        try:
-            backend.release(unique_name, request.token)
-        except BackendUnavailable:
-            _release_later(backend, request)
+        _log_outage(lease.name, lambda: lease.backend.release(lease.name, lease.token))
         raise
-    kept = _log_outage(unique_name, lambda: backend.extend(unique_name, request.token, lifetime, lifetime))
-    # Sooner than that, the message has run and has released it.
+    kept = _log_outage(lease.name, lambda: lease.backend.extend(lease.name, lease.token, lifetime, lifetime))
+    # Sooner than that, a worker has taken the lock over, or released it.
     if kept is False and (took := monotonic() - began) * 1000 > PUBLISHING_LEASE:
         logger.warning(
             "%s: publishing %s took %.0f s, longer than its unique lock lasts: another one may be published meanwhile",
@@ -124,42 +120,17 @@ def publish_unique(
     return result
 
 
-def _already_published(error: TaskLockAcquireError, first: str) -> AlreadyPublished:
-    known = {"holder": error.holder, "held_for": error.held_for, "time_left": error.time_left}
-    raised = AlreadyPublished(f"{error}: nothing is published", name=error.name, **known)  # type: ignore[arg-type]
-    raised.task_id = first
-    return raised
-
-
-def _unique_name(task: str, key: str) -> str:
-    """Return the lock's name. It has the task's name, so that another task with the same key is not suppressed."""
-    text = key if key.startswith(f"{task}:") else f"{task}:{key}"
-    return PREFIX + shortened(text, MAX_LENGTH - len(PREFIX))
-
-
-def _release_later(backend: LockStore, request: AcquireRequest) -> None:
-    """Release the lock as soon as the store answers."""
-    lease = Lease(backend, request.name, None, None)
-    lease.token = request.token
-    heartbeat.release_later(lease, PUBLISHING_LEASE)
-
-
 def _lifetime(task: Any, chosen: OnceOptions, options: Mapping[str, Any]) -> int:
     """Return the milliseconds that the lock lives: ``unique_for`` after the message is due, or until it expires."""
-    unique_for = (
-        milliseconds(chosen.unique_for, "unique_for") if chosen.unique_for else _default_unique_for(task, chosen)
-    )
+    if chosen.unique_for:
+        unique_for = milliseconds(chosen.unique_for, "unique_for")
+    else:
+        timeout_ms, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
+        unique_for = DEFAULT_UNIQUE_FOR if timeout_ms == UNTIL_RELEASED else timeout_ms
     due = options.get("countdown") or seconds_until(options.get("eta")) or 0
     lifetime = unique_for + max(0, round(1000 * due))
-    expires = options.get("expires", task.expires)
-    if expires is not None:
-        lifetime = min(lifetime, PUBLISHING_LEASE + max(0, round(1000 * (seconds_until(expires) or 0))))
-    return lifetime
-
-
-def _default_unique_for(task: Any, chosen: OnceOptions) -> int:
-    timeout_ms, _ = spans(chosen.lock.timeout, chosen.lock.lease, task.name)
-    return DEFAULT_UNIQUE_FOR if timeout_ms == UNTIL_RELEASED else timeout_ms
+    expires = seconds_until(options.get("expires", task.expires))
+    return lifetime if expires is None else min(lifetime, PUBLISHING_LEASE + max(0, round(1000 * expires)))
 
 
 def seconds_until(when: Any) -> float | None:
@@ -179,98 +150,85 @@ def _log_outage(name: str, verb: Callable[[], T]) -> T | None:
         return None
 
 
+def _token(name: str, task_id: str) -> str:
+    """Return the token of the lock, if its holder is this message; otherwise an empty text."""
+    record = get_backend().get(name)
+    return record.token if record is not None and record.holder.task_id == task_id else ""
+
+
 def release_unique(header: Mapping[str, Any], task_id: str) -> None:
     """Release the lock of the message with this header and id, which has ended. Locks of other messages stay."""
-    if unique := header.get("unique"):
-        _log_outage(
-            unique["name"], lambda: _call_with_token(unique, task_id, partial(get_backend().release, unique["name"]))
-        )
 
+    def release() -> None:
+        if token := _token(unique["name"], task_id):
+            get_backend().release(unique["name"], token)
 
-def _call_with_token(unique: Mapping[str, Any], task_id: str, verb: Callable[[str], object]) -> None:
-    """Call ``verb`` with the lock's token.
-
-    If the publisher used another ``SECRET_KEY``, the token is read from the store.
-    """
-    if verb(token_of(unique["handle"])):
-        return
-    record = get_backend().get(unique["name"])
-    if record is not None and record.token and record.holder.task_id == task_id:
-        verb(record.token)
+    unique = header.get("unique") or {}
+    if unique:
+        _log_outage(unique["name"], release)
 
 
 def on_postrun(sender: Any = None, retval: Any = None, state: str | None = None, **details: Any) -> None:
-    """Release or keep the lock of a message that did not reach its run (``task_postrun``).
+    """Release or keep the lock of a message that did not reach its run: its ``before_start`` raised (``task_postrun``).
 
-    Its ``before_start`` or ``__call__`` raised, or a time limit struck before the run could handle the lock.
+    A process that holds the lock runs another delivery of it, or has lost it to a time limit, and lets it expire.
     """
     request = sender.request
     unique = (request.__dict__.get(HEADER) or {}).get("unique")  # ``hide_header`` moved it there
     if not unique or request.is_eager or state_of(request).unique_settled:
         return
-    error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
-    unique_lock = UniqueLock(Message(sender, request), unique)
-    if not unique_lock.runs_elsewhere():
-        unique_lock.__exit__(type(error), error, None)
+    record = _log_outage(unique["name"], lambda: get_backend().get(unique["name"]))
+    if record is not None and record.holder.is_message:
+        error = retval if state != SUCCESS and isinstance(retval, BaseException) else sys.exc_info()[1]
+        UniqueLock(Message(sender, request)).__exit__(type(error), error, None)
 
 
 class UniqueLock:
     """The worker's side: releases the lock when the body starts or when the message has ended, and keeps it otherwise.
 
-    Enter it twice: if a time limit interrupts the first ``__exit__``, the second one completes it.
+    While the body runs, this process holds the lock and renews it: a worker that dies blocks others only for a lease.
     """
 
-    def __init__(self, message: Message, unique: dict[str, Any]) -> None:
+    def __init__(self, message: Message) -> None:
         self.message = message
-        self.unique = unique
-        self._taken: tuple[TaskLock, Lease] | None = None
+        self.unique: dict[str, Any] = message.header.get("unique") or {}
+        self._lease: Lease | None = None
 
     def started(self, chosen: OnceOptions) -> None:
-        """Release or take the lock, now that the body starts. ``chosen``: the options of the task."""
+        """Release the lock, or take it from the message, now that the body starts. ``chosen``: the task's options."""
         if not self.unique:
             return
         if self.unique["until"] == "until_start":
             release_unique(self.message.header, self.message.id)
             self.unique = {}
             return
-        name, terms = self.unique["name"], chosen.lock
-        with of_tenant(""):  # the tenant is in the name already
-            lock = TaskLock(name, timeout=terms.timeout, lease=terms.lease, on_unavailable="run")
-        # Renewed from now on, so that a worker that dies blocks others only for a lease.
-        taken = lock.take(0, supersedes=token_of(self.unique["handle"]))
-        if isinstance(taken, Refusal) and taken.record is not None and taken.record.holder.task_id == self.message.id:
-            # Of an earlier delivery, or of a publisher with another SECRET_KEY.
-            taken = lock.take(0, supersedes=taken.record.token)
-        self._taken = (lock, taken) if isinstance(taken, Lease) else None
+        hold, lease_ms = spans(chosen.lock.timeout, chosen.lock.lease, self.message.task.name)
+        lease = Lease(get_backend(), self.unique["name"], lease_ms)
+        holder = holder_json(Task(self.message.task.name, self.message.id, self.message.try_number))
+        sent = monotonic()
+        answer = self._hand_over(lease.token, lease_ms or hold, hold, holder)
+        if isinstance(answer, Grant):
+            lease.granted(answer, sent, hold)
+            self._lease = lease
+            if lease_ms is not None:
+                heartbeat.follow(lease)
 
-    def runs_elsewhere(self) -> bool:
-        """Return whether another delivery of the message is known to run; it then also holds the lock of the key."""
-        try:
-            record = get_backend().get(self.message.header["key"])
-        except BackendUnavailable:  # the next request logs it
-            return False
-        if record is None or record.holder.task_id != self.message.id:
-            return False
-        return alive(record.holder) is not False
-
-    def __enter__(self) -> UniqueLock:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if self._lease is not None:
+            heartbeat.forget(self._lease)
         if self.unique and not isinstance(error, Duplicate):
-            self._release_or_keep(error)
+            if self._continues(error):
+                lifetime = self.unique["span"] + round(
+                    1000 * max(0.0, seconds_until(getattr(error, "when", None)) or 0)
+                )
+                holder = message_json(self.message.task.name, self.message.id)
+                self._hand_over(os.urandom(16).hex(), lifetime, lifetime, holder)
+            else:
+                release_unique({"unique": self.unique}, self.message.id)
         state_of(self.message.request).unique_settled = True
-
-    def _release_or_keep(self, error: BaseException | None) -> None:
-        if self._continues(error):
-            delay = seconds_until(getattr(error, "when", None)) or 0
-            self._keep(self.unique["span"] / 1000 + max(0.0, delay))
-        elif self._taken is not None:
-            lock, lease = self._taken
-            lock.give(lease)
-        else:
-            release_unique({"unique": self.unique}, self.message.id)
-        self.unique = {}
 
     def _continues(self, error: BaseException | None) -> bool:
         if isinstance(error, Retry) and state_of(self.message.request).lock_changed:
@@ -285,18 +243,12 @@ class UniqueLock:
         # ``autoretry_for`` has already turned its exceptions into ``Retry``.
         return error is not None and not isinstance(error, Exception) and self.message.acks_late
 
-    def _keep(self, seconds: float) -> None:
-        name, task_id, lifetime = self.unique["name"], self.message.id, round(seconds * 1000)
-        if self._taken is not None:
-            _, lease = self._taken
-            heartbeat.forget(lease)
-            holder = message_json(self.message.task.name, task_id)
-            request = AcquireRequest(name, token_of(self.unique["handle"]), lifetime, lifetime, holder, lease.token)
-            if not (lease.without_lock or lease.lost):
-                _log_outage(name, lambda: lease.backend.acquire(request))
-        else:
-            verb = get_backend().extend
-            _log_outage(
-                name,
-                lambda: _call_with_token(self.unique, task_id, lambda token: verb(name, token, lifetime, lifetime)),
-            )
+    def _hand_over(self, token: str, ttl_ms: int, hold_ms: int, holder: str) -> Grant | Busy | None:
+        """Pass the message's lock on to another holder. Return the store's answer; ``None``: it is down."""
+        name = self.unique["name"]
+
+        def acquire() -> Grant | Busy:
+            request = AcquireRequest(name, token, ttl_ms, hold_ms, holder, _token(name, self.message.id))
+            return get_backend().acquire(request)
+
+        return _log_outage(name, acquire)

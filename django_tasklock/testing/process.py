@@ -12,7 +12,7 @@ REMEMBERING = (
     "django_tasklock.locks.functions",
     "django_tasklock.locks.lease",
     "django_tasklock.db.transactions",
-    "django_tasklock.celery.uncommitted",
+    "django_tasklock.celery.publish",
     "django_tasklock.rates.answers",
     "django_tasklock.rates.outage",
     "django_tasklock.health.database",

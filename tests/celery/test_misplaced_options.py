@@ -1,4 +1,4 @@
-"""Options that are misspelt, or given where nobody looks for them, say what to write: Celery swallows them."""
+"""Options that are another package's, or given where nobody looks for them, say what to write: Celery swallows them."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ from celery import group
 from django_tasklock import TaskLockError
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.misplaced import COMPARED_OPTIONS
-from django_tasklock.celery.options import CALL_OPTIONS, closest_option
 from tests.support.guards import MEMORY
 from tests.support.once_app import OnceApp, once_app
 
@@ -26,43 +24,6 @@ def app(settings: Any) -> Iterator[OnceApp]:
 
 
 class TestOfATask:
-    @pytest.mark.parametrize(
-        ("option", "meant"),
-        [
-            ("on_conflit", "on_conflict"),
-            ("onconflict", "on_conflict"),
-            ("conflict", "on_conflict"),
-            ("on_unavailible", "on_unavailable"),
-            ("blocking_time", "blocking_timeout"),
-            ("time_out", "timeout"),
-            ("Timeout", "timeout"),
-            ("uniqe", "unique"),
-            ("unique_four", "unique_for"),
-            ("takeover", "takeovers"),
-            ("release_connection", "release_connections"),
-            ("kye", "key"),
-            ("KEY", "key"),
-        ],
-    )
-    def test_a_misspelt_one(self, app, option, meant):
-        """Messages were lost: the default rejects."""
-        with pytest.raises(TaskLockError, match=f"OnceTask has no option '{option}'; did you mean '{meant}'"):
-            app.task(**{option: "queue"})
-
-    def test_a_misspelt_one_of_a_base(self, app):
-        class Ours(OnceTask):
-            abstract = True
-            on_conflit = "queue"
-
-        with pytest.raises(TaskLockError, match="did you mean 'on_conflict'"):
-            app.task(base=Ours)
-
-    def test_what_is_the_projects_own(self, app):
-        """Celery lets tasks have any attribute."""
-        own = {"owner": "a", "keys": 1, "mode": "fast", "models": [], "release": "1", "once_more": 2, "conflicts": 3,
-               "retry_backoff": 2, "autoretry_for": (), "rate_limit": "1/s", "unique_id": 4}  # fmt: skip
-        assert app.task(**own).owner == "a"
-
     @pytest.mark.parametrize(
         ("options", "write"),
         [
@@ -99,7 +60,6 @@ class TestOfACall:
         ("options", "meant"),
         [
             ({"on_conflict": "queue"}, "on_conflict"),
-            ({"on_conflit": "queue"}, "on_conflict"),
             ({"key": "a"}, "key"),
             ({"unique": "until_start"}, "unique"),
             ({"lease": 5}, "lease"),
@@ -155,22 +115,3 @@ def test_one_app_s_settings_stay_its_own(app):
     assert app.task(key="a").ignore_result
     assert not OnceTask.__bound__
     assert "ignore_result" not in vars(OnceTask)
-
-
-def test_no_option_of_celerys_is_like_one_of_ours():
-    """Or it would be refused."""
-    celerys = [name for name in dir(OnceTask.__mro__[1]) if not name.startswith("_")]
-    assert {
-        name: closest_option(name, COMPARED_OPTIONS) for name in celerys if closest_option(name, COMPARED_OPTIONS)
-    } == {}
-    publishing = (
-        "args kwargs task_id producer link link_error shadow connection router result_cls expires publisher headers"
-        " countdown eta group_id group_index retries chord reply_to time_limit soft_time_limit root_id parent_id"
-        " route_name shadow_name chain task_type replaced_task_nesting origin ignore_result argsrepr kwargsrepr"
-        " routing_key delivery_mode mandatory immediate priority content_type content_encoding serializer compression"
-        " exchange retry retry_policy declare expiration confirm_timeout exchange_type queue add_to_parent throw"
-        " logfile loglevel stamped_headers once stamps"
-    )
-    assert {
-        name: closest_option(name, CALL_OPTIONS) for name in publishing.split() if closest_option(name, CALL_OPTIONS)
-    } == {}

@@ -16,7 +16,7 @@ from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import Once, OnceTask, parked_messages
-from django_tasklock.celery.options import merge
+from django_tasklock.celery.options import of_call
 from django_tasklock.conf import DEFAULT
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import OnceApp, once_app
@@ -108,19 +108,19 @@ class TestOnce:
         task.once(on_conflict="skip").delay()
         task.once(blocking_timeout=3).delay()
         task.once(on_conflict="wait").delay()  # its own word: with its own patience
-        assert merge(task, {"on_conflict": "wait"}).lock.blocking_timeout == 30
+        assert of_call(task, {"on_conflict": "wait"}).lock.blocking_timeout == 30
         with pytest.raises(TaskLockError, match="blocking_timeout goes with"):
             task.once(on_conflict="skip", blocking_timeout=3)
         queued = app.task(key="a", on_conflict="queue", queue_limit=3)
-        assert merge(queued, {"on_conflict": "skip"}).lock.queue_limit is None
-        assert merge(queued, {"queue_limit": None}).lock.queue_limit is None
+        assert of_call(queued, {"on_conflict": "skip"}).lock.queue_limit is None
+        assert of_call(queued, {"queue_limit": None}).lock.queue_limit is None
         unique = app.task(key="a", unique="until_start", unique_for=3)
-        assert merge(unique, {"unique": None}).unique_for is None
-        assert merge(unique, {"unique": "until_finish"}).unique_for == 3
+        assert of_call(unique, {"unique": None}).unique_for is None
+        assert of_call(unique, {"unique": "until_finish"}).unique_for == 3
 
     def test_store_down(self, app):
         task = app.task(on_unavailable="run")
-        assert merge(task, {"on_unavailable": "raise"}).lock.on_unavailable == "raise"
+        assert of_call(task, {"on_unavailable": "raise"}).lock.on_unavailable == "raise"
 
     def test_without_options_it_is_the_task(self, app):
         task = app.task(lambda x: None, key="v:{x}")

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from celery import Task
 
-from django_tasklock import TaskLock, current_lock, task_lock
+from django_tasklock import current_lock, task_lock
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.message import HEADER, RECEIVED, Message, header_of
 from django_tasklock.types import monotonic
-from tests.support.guards import MEMORY, elsewhere
+from tests.support.guards import MEMORY
 from tests.support.once_app import OnceApp, once_app
 
 
@@ -190,34 +190,11 @@ class TestProtocol1:
         assert current.run(second) == ("SUCCESS", "a:1")
 
 
-class TestAnotherReleaseOfThisPackage:
-    """Old and new workers side by side."""
-
-    def test_one_that_does_not_say_whose_it_is(self, app):
-        """Written by an older publisher: its literal key is known from there alone."""
-        task = app.task(lambda: locked_by_now(), key="a")
-        task.once(key="mine").delay()
-        message = app.take()
-        del message.headers[HEADER]["of"]
-        assert app.run(message) == ("SUCCESS", "mine")
-
-    def test_one_that_an_older_worker_has_sent_on(self, app):
-        """It copies what it does not know."""
-        parent, child = app.task(lambda: None, key="p"), app.task(lambda: locked_by_now(), key="c")
-        parent.delay()
-        theirs = app.take().headers[HEADER]
-        child.delay()
-        message = app.take()
-        message.headers[HEADER] = theirs
-        assert app.run(message) == ("SUCCESS", "c")
-
-    def test_what_it_puts_off_stays_its_own(self, app):
-        task = app.task(lambda: locked_by_now(), key="a", on_conflict="retry")
-        task.once(key="mine").delay()
-        message = app.take()
-        del message.headers[HEADER]["of"]
-        with TaskLock("mine"):
-            assert elsewhere(lambda: app.run(message))[0] == "RETRY"
-        again = app.take()
-        assert again.headers[HEADER]["of"] == [task.name, message.id]
-        assert app.run(again) == ("SUCCESS", "mine")
+def test_one_of_another_message_is_ignored(app):
+    parent, child = app.task(lambda: None, key="p"), app.task(lambda: locked_by_now(), key="c")
+    parent.delay()
+    theirs = app.take().headers[HEADER]
+    child.delay()
+    message = app.take()
+    message.headers[HEADER] = theirs
+    assert app.run(message) == ("SUCCESS", "c")

@@ -8,9 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import MagicMock
 
 import pytest
 import redis
@@ -29,7 +27,6 @@ from django_tasklock import (
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.overridden import expect_run, wrap_run
 from django_tasklock.db.connections import Scope
 from django_tasklock.guards.claim import current
 from django_tasklock.locks.heartbeat import heartbeat
@@ -173,33 +170,6 @@ def test_struck_anywhere_no_coroutine_waits_for_ever(settings: Any, name: str) -
             pass
     assert number > 60
     eventually(lambda: not [lock for lock in get_backend().records() if lock.name.startswith(name)])
-
-
-def test_struck_anywhere_no_other_run_is_taken_for_locked() -> None:
-    """Of a task with a ``__call__`` of its own: its next ``run`` would be the body of a lock that nobody has."""
-
-    class OwnCall:
-        name = "own"
-
-        @staticmethod
-        def run() -> str:
-            return "ran"
-
-        @classmethod
-        def _get_app(cls) -> Any:
-            return SimpleNamespace(tasks={"own": None})
-
-    called = MagicMock(return_value="locked")
-    wrap_run(OwnCall, called)
-    number = 0
-    while True:
-        number += 1
-        with struck_at(number) as struck, expect_run(OwnCall):
-            pass
-        assert OwnCall.run() == "locked", struck
-        if not struck:
-            break
-    assert number > 2
 
 
 # By a real signal, at an exact moment

@@ -20,7 +20,7 @@ from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.message import header_of
 from django_tasklock.celery.messages.held import unchanged
-from django_tasklock.celery.options import merge, pop_overrides
+from django_tasklock.celery.options import of_call, pop_overrides
 from django_tasklock.celery.request import Request
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
@@ -146,7 +146,7 @@ def _outlives_its_lock(request: Any) -> bool:
     task, header, kwargs = request.task, header_of(request._context), dict(request.kwargs)
     locked: Any = lock_of(task)
     if isinstance(task, OnceTask):
-        locked = merge(task, pop_overrides(task, kwargs, header.get("once"))).lock
+        locked = of_call(task, pop_overrides(task, kwargs, header.get("once"))).lock
     if locked is None:
         return False
     timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
