@@ -17,6 +17,8 @@ HEADER = "tasklock"
 """The name of our message header, a dict of plain values. ``key``: the lock's name, computed on publication."""
 RECEIVED = "tasklock_received"
 """The request attribute with the monotonic time at which the worker's main process received the message."""
+LINE = "line"
+"""The field of our header with the ``on_conflict`` of a message that is to get a sequence number. It is not sent."""
 REPLACEMENT_STEP = 1_000_000  # greater than any number of retries
 EARLIEST_REDELIVERY = 0.1
 """Seconds within which no broker redelivers a message; below that Celery's settings, slow to read, are not read."""

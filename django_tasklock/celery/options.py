@@ -60,11 +60,6 @@ class OnceOptions:
             if self.unique is None:
                 raise TaskLockError(f"{where}: unique_for goes with unique")
 
-    @property
-    def waits_in_queue(self) -> bool:
-        """Whether a message that finds its lock busy waits in the database."""
-        return self.lock.on_conflict in ("queue", "coalesce")
-
 
 def of_task(kind: type[Any]) -> OnceOptions:
     """Return the options of a ``OnceTask`` when it is bound. Raises ``TaskLockError`` for invalid and foreign ones."""

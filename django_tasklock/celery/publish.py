@@ -16,6 +16,7 @@ from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.message import (
     HEADER,
+    LINE,
     bind_header,
     header_of,
     is_header_for,
@@ -36,7 +37,7 @@ _warned: set[str] = set()
 def write_header(sender: Any = None, headers: Any = None, body: Any = None, **details: Any) -> None:
     """Write our header of a message on publication (``before_task_publish``).
 
-    For a decorated task with ``queue`` or ``coalesce``, also draw its sequence number.
+    For a task with ``queue`` or ``coalesce``, also draw its sequence number.
     """
     task = current_app.tasks.get(sender)
     locked = None if task is None else lock_of(task)
@@ -65,21 +66,19 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
         header["at"] = (time.time(), retries)
     if is_page:
         header["page"] = True
-    on_conflict = None if locked is None else locked.on_conflict or get_settings().ON_CONFLICT
+    on_conflict = header.pop(LINE, None)
+    if locked is not None:
+        on_conflict = locked.on_conflict or get_settings().ON_CONFLICT
     if on_conflict in ("queue", "coalesce") and "ticket" not in header:
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
-        # A message that is not due yet must not delay the others.
-        joins_line = on_conflict == "queue" and not fields.get("eta")
-        name = lock_name(task, header, args, kwargs) if joins_line else None
-        number = None if predecessor is None else _inherited_number(task, predecessor, args, kwargs)
-        header["ticket"] = number or (order.next_number(name, fields["id"]) if name else order.next_number())
-
-
-def _inherited_number(task: Any, predecessor: Any, args: Any, kwargs: Any) -> int | None:
-    """Return the sequence number of the message that this one continues, if both have the same lock."""
-    name = lock_name(task, {}, args, kwargs)
-    before = lock_name(task, {}, predecessor.args or (), predecessor.kwargs or {})
-    return header_of(predecessor).get("ticket") if name is not None and name == before else None
+        name = lock_name(task, header, args, kwargs) or ""
+        before = {} if predecessor is None else header_of(predecessor)
+        if "ticket" in before and name == lock_name(task, before, predecessor.args or (), predecessor.kwargs or {}):
+            header["ticket"] = before["ticket"]  # the next page has the place of the page before
+        elif on_conflict == "coalesce" or fields.get("eta"):  # what is not due yet must not delay the others
+            header["ticket"] = order.next_number()
+        else:
+            header["ticket"] = order.next_number(name, fields["id"] if name else "")
 
 
 def warn_uncommitted(task: Any, header: Mapping[str, Any]) -> None:

@@ -15,15 +15,7 @@ from celery.utils import uuid
 from django_tasklock.celery import options
 from django_tasklock.celery.definition import body_of, refuse_coroutine
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import (
-    HEADER,
-    Message,
-    bind_header,
-    header_of,
-    is_header_for,
-    predecessor_request,
-    tenant_header,
-)
+from django_tasklock.celery.message import HEADER, LINE, Message, bind_header, header_of, is_header_for, tenant_header
 from django_tasklock.celery.options import Once, OnceOptions
 from django_tasklock.celery.parking import order
 from django_tasklock.celery.rates import on_body_start
@@ -209,27 +201,16 @@ class OnceTask(_DjangoTask):
         name = self.lock_name(*(args or ()), **kwargs) if name is None else own_name(name)
         known = {"once": options.serializable(overrides), "key": name, **tenant_header()}
         header = bind_header(known, self.name, task_id)
+        if chosen.lock.on_conflict in ("queue", "coalesce"):
+            header[LINE] = chosen.lock.on_conflict
         if self.app.conf.task_always_eager:
             return send()
-        # A message that is not due yet must not delay the others.
-        joins_line = chosen.lock.on_conflict == "queue" and not (sending.get("countdown") or sending.get("eta"))
-
-        def join_and_send() -> Any:
-            if not chosen.waits_in_queue:
-                return send()
-            # The next page keeps the sequence number of the page before, as a retry does.
-            predecessor = predecessor_request(self.name, task_id, name)
-            number = None if predecessor is None else header_of(predecessor).get("ticket")
-            header["ticket"] = number or order.next_number(name, task_id if joins_line else "")
-            try:
-                return send()
-            except BaseException:
+        try:
+            return publish_unique(self, name, chosen, header, task_id, sending, send) if chosen.unique else send()
+        except BaseException:
+            if chosen.lock.on_conflict == "queue":
                 order.leave(name, task_id)
-                raise
-
-        if chosen.unique is None:
-            return join_and_send()
-        return publish_unique(self, name, chosen, header, task_id, sending, join_and_send)
+            raise
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Run the task here and now, with the same options as ``apply_async``."""
@@ -289,10 +270,8 @@ class OnceTask(_DjangoTask):
         key = overrides.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)
         if message is not None and "key" not in header:  # ``send_task`` published it, which does not know the task
-            message.header = {**header, "key": own_name(name), "once": options.serializable(overrides)}
-            if chosen.waits_in_queue and "ticket" not in header:
-                joins = message.id if chosen.lock.on_conflict == "queue" else ""
-                message.header["ticket"] = order.next_number(message.header["key"], joins)
+            known = {**header, "key": own_name(name), "once": options.serializable(overrides)}
+            message.header = bind_header(known, self.name, message.id)
             message.request.__dict__[HEADER] = message.header
         with of_tenant("" if "key" in header else None):
             call = once_call(self, name, chosen, args, kwargs, invocation, message)

@@ -279,7 +279,7 @@ class TestKeywords:
     @pytest.mark.parametrize(
         ("keywords", "message"),
         [
-            ({"celery_once_tiemout": 3}, "unknown option celery_once_tiemout; known: celery_once_key, celery_once_"),
+            ({"celery_once_tiemout": 3}, "celery_once_tiemout (did you mean 'celery_once_timeout'?); known: celery_"),
             ({"celery_once_key": 42}, "a lock name must be str, not int"),
             ({"celery_once_timeout": 0}, "timeout must be a positive number"),
             ({"celery_once_timeout": "60"}, "timeout must be seconds"),
