@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator
-from functools import wraps
 from typing import Any
 
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
 from django_tasklock.decorators.rates import LimitOfCall
-from django_tasklock.decorators.wrapping import check_is_over, is_async
+from django_tasklock.decorators.wrapping import is_async
 from django_tasklock.exceptions import TaskLockError
 
 
@@ -66,8 +65,7 @@ def refuse_coroutine(kind: Any) -> None:
 def check_decorated(kind: Any) -> None:
     """Check a task whose body is decorated by this package, when Celery binds the task to its app.
 
-    Raises ``TaskLockError`` for a coroutine function, and for ``{0}`` in a name where it is the task. If another
-    decorator may hide a coroutine function, each call checks its result.
+    Raises ``TaskLockError`` for a coroutine function, and for ``{0}`` in a name where it is the task.
     """
     body = body_of(kind)
     if not any(hasattr(body, name) for name in ("lock", "limiter", "rate_limit")):
@@ -75,8 +73,6 @@ def check_decorated(kind: Any) -> None:
     refuse_coroutine(kind)
     if is_bound(kind):
         _refuse_number_of_self(kind)
-    if any(map(is_async, _layers(body))):
-        _check_results(kind)
 
 
 def _refuse_number_of_self(kind: Any) -> None:
@@ -89,20 +85,6 @@ def _refuse_number_of_self(kind: Any) -> None:
                 f"task {kind.name}: {{0}} in {template.template!r} is {first!r}, which is the task itself; call that"
                 " parameter self, or write the argument's name in place of its number"
             )
-
-
-def _check_results(kind: Any) -> None:
-    run = _static_run(kind)
-    static = isinstance(run, staticmethod)
-    function = run.__func__ if static else run
-
-    @wraps(function)
-    def checked(*args: Any, **kwargs: Any) -> Any:
-        result = function(*args, **kwargs)
-        check_is_over(function, result)
-        return result
-
-    kind.run = staticmethod(checked) if static else checked
 
 
 def _static_run(kind: type[Any]) -> Any:

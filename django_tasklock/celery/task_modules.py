@@ -7,14 +7,12 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import import_module
 from typing import Any
 from weakref import WeakKeyDictionary
 
 from celery.app import app_or_default
 from celery.loaders.app import AppLoader
-from django.apps import apps
-from django.utils.module_loading import module_has_submodule
+from django.utils.module_loading import autodiscover_modules
 
 logger = logging.getLogger("django_tasklock")
 
@@ -28,50 +26,30 @@ def import_task_modules() -> tuple[str, ...]:
     """Import the task modules that a worker imports, once per process. Return the reasons for imports that failed.
 
     If the project has an app, Celery's own way: autodiscovery, ``imports`` and ``include``. Otherwise the ``tasks``
-    module of every installed app. A failed import is logged once; the guards in that module are unknown to this
-    process.
+    module of every installed app. A failed import ends it, and is logged once; the guards of what was not imported are
+    unknown to this process.
     """
     app = app_or_default()
-    if app not in _imported:
-        with _lock:
-            if app not in _imported:
-                _imported[app] = ()  # for calls during the import, by system checks for instance
-                _imported[app] = (
-                    _import_with_celery(app) if isinstance(app.loader, AppLoader) else _import_app_modules()
-                )
-    return _imported[app]
+    with _lock:
+        if app not in _imported:
+            _imported[app] = ()  # for calls during the import, by system checks for instance
+            _imported[app] = _import(app)
+        return _imported[app]
 
 
-def _import_with_celery(app: Any) -> tuple[str, ...]:
+def _import(app: Any) -> tuple[str, ...]:
     try:
-        if not app.loader.worker_initialized:
+        if not isinstance(app.loader, AppLoader):
+            autodiscover_modules("tasks")
+        elif not app.loader.worker_initialized:
             with _no_checks():
                 app.loader.import_default_modules()
         app.finalize()  # binds the tasks, which registers the guards of task classes
     except Exception as error:
-        return (_log_failure(f"a task module of the Celery app {app.main!r}", error),)
+        text = f"a task module of the Celery app {app.main!r} cannot be imported here: {type(error).__name__}: {error}"
+        logger.warning("%s; the guards in it are not known to this process", text, exc_info=error)
+        return (text,)
     return ()
-
-
-def _import_app_modules() -> tuple[str, ...]:
-    found = []
-    for config in apps.get_app_configs():
-        if config.module is not None and module_has_submodule(config.module, "tasks"):
-            try:
-                import_module(f"{config.name}.tasks")
-            except Exception as error:
-                found.append(_log_failure(f"{config.name}.tasks", error))
-    try:
-        app_or_default().finalize()
-    except Exception as error:
-        found.append(_log_failure("the tasks", error))
-    return tuple(found)
-
-
-def _log_failure(description: str, error: Exception) -> str:
-    text = f"{description} cannot be imported here: {type(error).__name__}: {error}"
-    logger.warning("%s; the guards in it are not known to this process", text, exc_info=error)
-    return text
 
 
 @contextmanager

@@ -7,13 +7,15 @@ from typing import Any
 
 from django.core import checks
 
-from django_tasklock.celery.broker import own_timeout
+from django_tasklock.celery.broker import message_lease, own_timeout, visibility_timeout
+from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.messages.marks import project_app, project_lease, project_marks, without_mark
+from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
-from django_tasklock.celery.visibility import acknowledged_early, reaching_visibility_timeout
 from django_tasklock.checks.settings import valid_settings
-from django_tasklock.conf import milliseconds
+from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, milliseconds, spans
 from django_tasklock.decorators.locks import undecided
+from django_tasklock.guards.guard import registered
 from django_tasklock.logs import log
 
 MAX_NAMES = 5
@@ -78,7 +80,12 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
     """Report W018: a body that uses its whole timeout may be delivered again while it runs."""
     if valid_settings() is None:
         return []
-    names, seconds = reaching_visibility_timeout()
+    import_task_modules()
+    app = project_app()
+    if app is None or message_lease(app) is not None:  # messages whose lease is renewed are not redelivered
+        return []
+    seconds = visibility_timeout(app)
+    names = sorted(task.name for task in app.tasks.values() if task.acks_late and seconds <= _lock_timeout(task))
     if not names:
         return []
     return [
@@ -91,6 +98,18 @@ def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.Chec
             id="tasklock.W018",
         )
     ]
+
+
+def _lock_timeout(task: Any) -> float:
+    """Return the lock timeout of a task in seconds; 0 if it has no lock or no timeout.
+
+    Without a timeout the lock is held as long as the body runs, so a redelivered message finds it.
+    """
+    locked = task if isinstance(task, OnceTask) else lock_of(task)
+    if locked is None:
+        return 0
+    timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
+    return 0 if timeout_ms == UNTIL_RELEASED else timeout_ms / 1000
 
 
 def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
@@ -110,6 +129,18 @@ def check_late_acknowledgement(app_configs: Any = None, **kwargs: Any) -> list[c
             id="tasklock.W021",
         )
     ]
+
+
+def acknowledged_early() -> list[str]:
+    """Return the guarded tasks and ``OnceTask``s that are not started again when their process is killed."""
+    import_task_modules()
+    app, guarded = project_app(), {id(lock) for _, _, lock, *_ in registered()}
+    return sorted(
+        task.name
+        for task in ([] if app is None else app.tasks.values())
+        if (isinstance(task, OnceTask) or id(lock_of(task)) in guarded)
+        and not (task.acks_late and task.reject_on_worker_lost)
+    )
 
 
 def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

@@ -281,14 +281,6 @@ class TestCoroutines:
         app.task(run_it(convert), base=base).delay(42)
         assert app.run() == ("SUCCESS", "inner:42")
 
-    @pytest.mark.parametrize("decorator", DECORATORS)
-    @pytest.mark.django_db
-    def test_one_that_is_hidden_below_the_task_fails(self, app: OnceApp, decorator: str) -> None:
-        app.task(passed_on(DECORATORS[decorator](work)), base=Task, ignore_result=True).delay(42)
-        state, error = app.run()
-        assert (state, type(error)) == ("FAILURE", TaskLockError)
-        assert "returned a coroutine" in str(error)
-
 
 def generator(video_id: int) -> Iterator[int]:
     yield video_id

@@ -14,11 +14,12 @@ from django.conf import settings as django_settings
 from kombu import pools
 
 from django_tasklock import StateGuard, counts, model_lock, task_lock
-from django_tasklock.celery import OnceTask, visibility
+from django_tasklock.celery import OnceTask
 from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.renewal import Renewer
+from django_tasklock.checks import tasks as checks_of_tasks
 from django_tasklock.checks.tasks import check_late_acknowledgement, check_message_lease, check_visibility
 from django_tasklock.health import messages as health_messages
 from django_tasklock.health.store import check_locks
@@ -29,7 +30,7 @@ from tests.testapp.models import Video
 @pytest.fixture
 def app(redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
     """One whose broker is a Redis of this test's own."""
-    monkeypatch.setattr(visibility, "import_task_modules", tuple)
+    monkeypatch.setattr(checks_of_tasks, "import_task_modules", tuple)
     before = _state._tls.current_app, _state.default_app
     made = Celery("tests.leases", broker=redis_server.url, set_as_current=True)
     made.set_default()  # for other threads
@@ -178,7 +179,7 @@ class TestLateAcknowledgement:
         app.task(name="early.plain", shared=False)(body)
         app.task(name="early.sound", base=OnceTask, shared=False)(body)
         app.task(name="early.sound_guarded", shared=False, **both)(guarded)
-        names = [name for name in visibility.acknowledged_early() if name.startswith("early.")]
+        names = [name for name in checks_of_tasks.acknowledged_early() if name.startswith("early.")]
         assert names == ["early.guarded", "early.half", "early.once"]
         [warning] = check_late_acknowledgement()
         assert warning.id == "tasklock.W021"
