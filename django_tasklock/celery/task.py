@@ -112,7 +112,9 @@ class OnceTask(_DjangoTask):
     def on_bound(cls, app: Any) -> None:
         """Validate the options, when Celery binds the task to its app."""
         super().on_bound(app)
-        if _is_builtin(cls):
+        if cls.__module__ == "celery.app.builtins":  # Celery's own tasks get the ``task_cls`` of an app as well
+            for method in ("__call__", "apply_async", "apply", "signature_from_request"):
+                setattr(cls, method, getattr(DjangoTask, method))
             for option in ("acks_late", "reject_on_worker_lost"):
                 if option not in vars(cls):
                     setattr(cls, option, app.conf[f"task_{option}"])
@@ -180,8 +182,6 @@ class OnceTask(_DjangoTask):
         ``BackendUnavailable``.
         """
         base: Any = super()
-        if _is_builtin(type(self)):
-            return base.apply_async(args, kwargs, *more, **sending)
         options.refuse_among_publishing_options(self.name, sending, "apply_async(...)")
         kwargs = dict(kwargs or {})
         overrides = options.pop_overrides(self, kwargs, sending.pop("once", None))
@@ -237,8 +237,6 @@ class OnceTask(_DjangoTask):
         return super().signature_from_request(request, args, kwargs, queue, **extra)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if _is_builtin(type(self)):
-            return self.run(*args, **kwargs)
         request = self.request
         if not request.id or request.called_directly or (state := state_of(request)).begun:
             return self._locked(args, kwargs, super().__call__, {}, "call")
@@ -289,11 +287,6 @@ class OnceTask(_DjangoTask):
             if call.begun or invocation == "call":
                 raise
             raise_or_retry(self, error)
-
-
-def _is_builtin(kind: type[Any]) -> bool:
-    """Return whether it is one of Celery's built-in tasks, which get the ``task_cls`` of an app as well."""
-    return kind.__module__ == "celery.app.builtins"
 
 
 def retry_header(task: Any, request: Any, header: Mapping[str, Any], args: Any, kwargs: Any) -> dict[str, Any]:
