@@ -614,7 +614,7 @@ class TestRetry:
         nothing_is_left(celery_site)
 
     def test_the_token_is_neither_logged_nor_sent_nor_stored_with_the_result(self, celery_site):
-        """It is the proof of ownership, and travels in a header."""
+        """It is the proof of ownership."""
         celery_site.configure(result_extended=True, worker_send_task_events=True)
         worker, gate = celery_site.worker(concurrency=2, arguments=("--loglevel=DEBUG",)), celery_site.gate()
         once, name = {"unique": "until_finish"}, f"unique:{celery_site.task('retrying').name}:hold:a"
@@ -632,7 +632,7 @@ class TestRetry:
         celery_site.wait_until(lambda: token() != kept)
         now = token()
         assert kept not in str(celery_site.events("header"))
-        assert celery_site.events("header")[1].more["handle"] in worker.log()  # Celery's debug log shows whole messages
+        assert celery_site.events("header")[1].more["unique"]["until"] in worker.log()  # Celery logs whole messages
         shown = celery_site.app.control.inspect(timeout=1).active()
         assert start.task_id in str(shown)
         assert now not in repr(celery_site.lock(name))

@@ -188,7 +188,7 @@ def retrying(
     """Retries ``tries`` times, and stays for a while after each ``retry()``."""
     header = self.request.get("tasklock") or {}
     note("try", key, retries=self.request.retries, changed=how.get("changed"), headers=self.request.get("mine"))
-    note("header", key, handle=(header.get("unique") or {}).get("handle", ""))
+    note("header", key, unique=header.get("unique"))
     if self.request.retries >= tries:
         return hold_here(key, 0.0, until, retries=self.request.retries)
     options: dict[str, Any] = {}
