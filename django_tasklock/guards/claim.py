@@ -9,7 +9,6 @@ Each step is a short transaction of its own, which is sent again if the database
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
@@ -84,7 +83,6 @@ class Claim:
         self._closed = False
         self._deleted = False  # the row was deleted in this process
         self._sent = False  # the claim may have been committed
-        self._thread = threading.local()  # ``repeats``: its step is repeated, because the first answer was lost
 
     @cached_property
     def has_columns(self) -> bool:
@@ -114,7 +112,7 @@ class Claim:
         ours = not in_callers_transaction(connection)
         try:
             try:
-                self._resilient(lambda: self._claim(where, values, claimed, ours), within=not ours)
+                self._resilient(lambda again: self._claim(where, values, claimed, ours, again), within=not ours)
             except errors_of(connection) as error:
                 if not is_row_locked(error):
                     raise
@@ -160,7 +158,7 @@ class Claim:
     @property
     def valid(self) -> bool:
         """Whether the row belongs to this claim at this moment. It may change right after."""
-        return self._resilient(lambda: self.rows().exists())
+        return self._resilient(lambda again: self.rows().exists())
 
     @contextmanager
     def transaction(self) -> Iterator[Any]:
@@ -175,7 +173,7 @@ class Claim:
         stack = ExitStack()
         try:
             with stack:
-                row = self._resilient(lambda: self._begin(stack), patience=PATIENCE)
+                row = self._resilient(lambda again: self._begin(stack), patience=PATIENCE)
                 if row is not None:
                     yield row
         except BaseException:
@@ -208,16 +206,18 @@ class Claim:
             stack.push(begun.pop_all())
         return row
 
-    def _claim(self, where: Q, values: dict[str, Any], change: Change, ours: bool) -> None:
+    def _claim(self, where: Q, values: dict[str, Any], change: Change, ours: bool, again: bool) -> None:
         what = f"claim {self.model._meta.label} {self.pk!r}"
         with brief_waits(connections[self.using]) if ours else nullcontext(), durable(self.using, what):
-            claimed, row = self._claim_row(where, values, change)
+            claimed, row = self._claim_row(where, values, change, again)
             self._sent = claimed
         # Raised outside of the transaction, so that writes of the signal's receivers are kept.
         if not claimed:
             raise _rejected(self.model, self.pk, row, self.guard)
 
-    def _claim_row(self, where: Q, values: dict[str, Any], change: Change) -> tuple[bool, dict[str, Any] | None]:
+    def _claim_row(
+        self, where: Q, values: dict[str, Any], change: Change, again: bool
+    ) -> tuple[bool, dict[str, Any] | None]:
         rows_of_model = self._all_rows()
         by_key = rows_of_model.filter(**{self.lookup: self.key})
         if self.lookup != PK:
@@ -236,9 +236,7 @@ class Claim:
         claimed, found = attempt()
         if not claimed and found is not None and self.guard.takes(found.get(self.guard.field)):
             claimed, found = attempt()  # it may have been committed between the UPDATE and the read
-        if (
-            found is not None and not claimed and self._is_repeated and self._sent
-        ):  # the answer to the first commit was lost
+        if found is not None and not claimed and again and self._sent:  # the answer to the first commit was lost
             claimed = found[TOKEN] == self.token if self.has_columns else found[self.guard.field] == self._state
             if claimed:
                 change.tell(self.using)
@@ -255,7 +253,7 @@ class Claim:
             if ours:
                 connections[self.using].close()
             change = Change(self.guard.field, why)
-            self._resilient(lambda: write(self.rows(), self.pk, values, change=change))
+            self._resilient(lambda again: write(self.rows(), self.pk, values, change=change))
         except Exception:
             logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field, ""))
 
@@ -289,12 +287,12 @@ class Claim:
             return
         change = None if why is None else Change(self.guard.field, why)
 
-        def attempt() -> bool:
+        def attempt(may_have_run: bool) -> bool:
             rows = self.rows()
             brief = briefly(rows) if within is False else rows  # the closing write, which is tried again
             if write(brief, self.pk, values, same=rows, change=change):
                 return True
-            written = self._was_written(values)
+            written = may_have_run and self._was_written(values)
             if written and change:
                 change.tell(self.using)
             return written
@@ -306,7 +304,7 @@ class Claim:
 
     def _refused(self, *attempted: str) -> StaleClaim:
         attempted = attempted or (self.guard.field or TOKEN,)
-        found = self._resilient(self._all_rows().filter(pk=self.pk).exists)
+        found = self._resilient(lambda again: self._all_rows().filter(pk=self.pk).exists())
         return _gone(self, attempted) if self._deleted and not found else _stale(self, attempted, found)
 
     def _watch_deletions(self) -> None:
@@ -323,29 +321,20 @@ class Claim:
         return self.model._base_manager.using(self.using)
 
     def _was_written(self, values: dict[str, Any]) -> bool:
-        # If the first answer was lost, the row may already be as the write leaves it.
+        """Return whether the row is as the write leaves it, whose answer was lost."""
         written = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
-        if not self._is_repeated or not (TOKEN in written or (written and not self.has_columns)):
+        if not (TOKEN in written or (written and not self.has_columns)):
             return False
         rows = self._all_rows().filter(pk=self.pk)
         return rows.filter(**written, **({EPOCH: self.epoch} if self.has_columns else {})).exists()
 
-    @property
-    def _is_repeated(self) -> bool:
-        return getattr(self._thread, "repeats", False)
-
-    def _resilient(self, step: Callable[[], T], **terms: Any) -> T:
+    def _resilient(self, step: Callable[[bool], T], **terms: Any) -> T:
+        """Return ``step(may_have_run)``, see ``run_with_retries``."""
         connection = connections[self.using]
         opens = connection.connection is None
-
-        def attempt(tried: bool) -> T:
-            self._thread.repeats = tried
-            return step()
-
         try:
-            return run_with_retries(connection, attempt, self.name, **terms)
+            return run_with_retries(connection, step, self.name, **terms)
         finally:
-            self._thread.repeats = False
             self._close_if_opened(opens)
 
     def _close_if_opened(self, opened: bool) -> None:
