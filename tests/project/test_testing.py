@@ -137,6 +137,7 @@ class TestReset:
             "django_tasklock.backends",  # the store in force, and its connections
             "django_tasklock.backends.contract.threads",  # those that run verbs for coroutines
             "django_tasklock.backends.memory.store",  # emptied by reset()
+            "django_tasklock.db.connections",  # scopes of bodies that run
             "django_tasklock.db.pools",  # connections
             "django_tasklock.db.forks",  # threads
         }
