@@ -35,6 +35,7 @@ from django_tasklock.types import (
 )
 
 FENCE_TTL = 86_400  # seconds for which the last fence of a name is remembered
+TALLY_TTL = 86_400  # seconds for which a counter lives after its last change
 MARGIN = 0.1  # the last part of a lease, at most a second, in which the lock is not deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is remembered
 _REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
@@ -182,6 +183,15 @@ class CacheBackend(LockStore):
             if found is None or token not in (None, found.get("token")) or not cache.delete(key):
                 return None
         return _record(name, found)
+
+    def tally(self, name: str, number: int = 1) -> int:
+        """Read, then write: of two additions at once one may be lost."""
+        key = self._key(name, "-tally:")
+        with self._asking(name) as cache:
+            counter = int(cache.get(key) or 0) + number
+            if number:
+                cache.set(key, counter, TALLY_TTL)
+        return counter
 
     def close(self) -> None:
         self.private.close()

@@ -400,6 +400,14 @@ class LockStore(LeaseStore):
         """
         return True
 
+    @abstractmethod
+    def tally(self, name: str, number: int = 1) -> int:
+        """Add ``number``, 0 or not, to the counter of ``name``, which lives for a day after its last change. Return it.
+
+        A flag and a counter of one name are one thing. If the reply is lost and the request sent again, it may be added
+        twice.
+        """
+
     def close(self) -> None:
         """Close the connections. One that another thread is using is closed when that thread has finished with it. The
         store can be used again afterwards, for example to release what was acquired before; no connection stays open.

@@ -35,6 +35,7 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 MAX_ATTEMPTS = 10  # races that one acquire may lose in a row; then the lock counts as busy
 RELEASED_KEPT_FOR = 3_600_000  # milliseconds that a released row stays: the clock may be set back by as much
+TALLY_KEPT_FOR = 86_400_000  # milliseconds that a counter stays after its last change
 LAPSED_KEPT_FOR = 86_400_000  # milliseconds that a row stays after its lease has run out, if no sweep removed it
 
 
@@ -161,6 +162,26 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         """
         _, now = self.session.run(lambda alias, again: read_row(alias, ""), write=False)
         return now * 1000
+
+    def tally(self, name: str, number: int = 1) -> int:
+        """Add to a counter: the fence of a row that is like one of a released lock, and that the purge deletes."""
+
+        def verb(alias: str, again: bool) -> int:
+            key, counter = key_of(f"tally\n{name}"), 0  # no lock's name has a line break
+            for _ in range(MAX_ATTEMPTS):
+                row, now = read_row(alias, key)
+                counter = number + (0 if row is None else row.fence)
+                if not number:
+                    break
+                new = {"fence": counter, "expires_at": -(now + TALLY_KEPT_FOR - RELEASED_KEPT_FOR)}
+                if row is not None and unchanged(alias, key, row).update(**new):
+                    return counter
+                if row is None and insert(alias, LockRow(key=key, name="", **new)):
+                    self.purging.count_row()
+                    return counter
+            return counter
+
+        return self.session.run(verb, name=name, write=number != 0)
 
     def close(self) -> None:
         self.session.close_idle()

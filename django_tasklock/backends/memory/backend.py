@@ -75,3 +75,8 @@ class MemoryBackend(MemoryLeases, LockStore):
                 return None
             found = self._removed(name, held)
             return found if live else None
+
+    def tally(self, name: str, number: int = 1) -> int:
+        with store.mutex:
+            store.tallies[name] += number
+            return store.tallies[name]

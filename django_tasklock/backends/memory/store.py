@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -162,6 +162,7 @@ class Store:
         self.locks = Table(self.clock)
         self.permits = Table(self.clock)
         self.rates: dict[str, State] = {}
+        self.tallies: Counter[str] = Counter()
 
     def wake_all(self) -> None:
         """Wake all waiters, so that they poll again."""
@@ -179,6 +180,7 @@ def reset() -> None:
     store.mutex = store.up
     with store.mutex:
         store.rates.clear()
+        store.tallies.clear()
         store.clock.skipped = 0.0
         store.wake_all()
         for table in (store.locks, store.permits):

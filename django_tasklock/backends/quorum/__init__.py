@@ -40,9 +40,11 @@ from django_tasklock.backends.redis import (
     PRUNE,
     RENEW,
     SET_EXPIRY,
+    TALLY,
     listed,
     listing,
 )
+from django_tasklock.backends.redis.keys import KEPT
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
@@ -248,6 +250,10 @@ class QuorumBackend(LockStore):
         arguments = token or "", "any" if token is None else "remove"
         found = self.instances.replies(self.instances.ask(RELEASE, self._keys.lock(name), arguments, again=False))
         return self._held(name, [reply for reply in found if isinstance(reply, list)], len(found))
+
+    def tally(self, name: str, number: int = 1) -> int:
+        """Return the greatest counter of a majority. Every addition has reached one instance of it, at least."""
+        return int(max(self._all(TALLY, [self._keys.layout.flag(name)], number, KEPT)))
 
     def _condition(self) -> tuple[int | None, str | None]:
         found = self._all(CONDITION, ())

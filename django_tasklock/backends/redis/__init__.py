@@ -38,6 +38,7 @@ NEXT_NUMBER = load("next_number")
 ORDER = load("order")
 FLAG = load("flag")
 NEWEST = load("newest")
+TALLY = load("tally")
 _RELEASE_AND_CLEAR_FLAGS = f"""
 local function release()
 {RELEASE.body}
@@ -171,6 +172,9 @@ class RedisBackend(QueueStore, LockStore):
 
     def clear_flag(self, name: str) -> bool:
         return bool(self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])[0])
+
+    def tally(self, name: str, number: int = 1) -> int:
+        return int(self.client.run(TALLY, [self.layout.flag(name)], [number, KEPT])[0])
 
     def close(self) -> None:
         self.listener.close()

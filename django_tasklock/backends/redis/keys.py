@@ -5,7 +5,7 @@ With the prefix ``task_lock:`` the lock ``video:42`` is the plain string key
 the locks there are ``task_lock#index`` (a sorted set of keys, scored by expiry),
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (the waiters, by arrival),
 ``task_lock#waiters:video:42`` (who they are, and when each last asked),
-``task_lock#flag:video:42`` (a message is parked for the lock),
+``task_lock#flag:video:42`` (a message is parked for the lock, or a counter),
 ``task_lock#ticket`` (the last sequence number), ``task_lock#line:video:42`` (the members that drew one for the lock and
 have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it).
 With a hash tag in the prefix, ``{task_lock}:``, all of them are in one cluster slot.
@@ -29,7 +29,7 @@ scripts."""
 
 
 KEPT = 86_400_000
-"""The TTL of a line or a flag after its last change, in milliseconds."""
+"""The TTL of a line, a flag or a counter after its last change, in milliseconds."""
 SHOWN = 7_200_000
 """The TTL of the newest sequence number of a name, in milliseconds: twice the visibility timeout of Redis as a broker,
 after which an older message is delivered again. Each name that is coalesced has such a key."""
@@ -56,7 +56,7 @@ class Layout:
         return self.prefix + name
 
     def flag(self, name: str) -> str:
-        """Return the key of the flag that a message is parked for a lock."""
+        """Return the key of a flag or a counter."""
         return self._flags + name
 
     def waiting(self, name: str) -> list[str]:

@@ -229,6 +229,20 @@ class LockContract(StoreContract):
 
     # Names
 
+    def test_a_counter_is_added_to_and_read_and_is_no_lock(self, backend: LockStore) -> None:
+        assert backend.tally("starts:1", 0) == 0
+        assert [backend.tally("starts:1") for _ in range(3)] == [1, 2, 3]
+        assert self.make().tally("starts:1", 0) == 3
+        assert backend.tally("starts:2") == 1
+        assert backend.tally("starts:1", -3) == 0
+        assert backend.tally("starts:1") == 1
+        assert backend.get("starts:1") is None
+        mine = an_ask("starts:1")
+        granted(backend.acquire(mine))
+        assert backend.tally("starts:1") == 2
+        assert backend.release("starts:1", mine.token) is Released.RELEASED
+        assert backend.tally("starts:1", 0) == 2
+
     def test_different_names_are_different_locks(self, backend: LockStore) -> None:
         asks = [an_ask(name) for name in dict.fromkeys(NAMES)]
         for mine in asks:
