@@ -117,9 +117,9 @@ class SweepEntry(models.Model):
 class ParkedMessage(models.Model):
     """A task's message that is stored outside the broker. Only ``django_tasklock.celery`` reads or writes it.
 
-    It waits for its lock, or was delivered again after its worker died, and is deleted when its run ends. ``message``
-    is signed with ``SECRET_KEY``; ``key`` is the hash of the lock's name, ``ticket`` the order of publication. Times
-    are the database's clock, in milliseconds since 1970.
+    It waits for its lock, and is deleted when its run begins. ``message`` is signed with ``SECRET_KEY``; ``key`` is the
+    hash of the lock's name, ``ticket`` the order of publication. Times are the database's clock, in milliseconds since
+    1970.
     """
 
     key = models.CharField(max_length=64)
@@ -130,9 +130,7 @@ class ParkedMessage(models.Model):
     task = models.CharField(max_length=255)
     task_id = models.CharField(max_length=191, unique=True)
     message = models.TextField()
-    holder = models.TextField(default="{}")
     sent = models.IntegerField(default=0, help_text="how often it was put back into the broker")
-    crashes = models.IntegerField(default=0, help_text="how many workers died of it")
     attempts = models.IntegerField(default=0, help_text="how often in a row it was put back and no worker took it")
     problem = models.CharField(_("problem"), max_length=255, default="", help_text="why it is dead")
     place = models.IntegerField(null=True, help_text="one of queue_limit places, so that no two take the last one")

@@ -261,8 +261,8 @@ class ParkedMessageAdmin(NamedAdmin):
         ),
     )
     fields = readonly_fields = (
-        "message_task", "message_id", "lock", "word", "why", "since", "waits", "parked_by", "number", "died",
-        "put_back", "run_by", "trouble",
+        "message_task", "message_id", "lock", "word", "why", "since", "waits", "parked_by", "number", "put_back",
+        "trouble",
     )  # fmt: skip
 
     message_task = column(gettext_lazy("Message"), lambda row: breaks(str(row)))
@@ -274,9 +274,7 @@ class ParkedMessageAdmin(NamedAdmin):
     since = column(gettext_lazy("Parked at"), lambda row: format_datetime(row.view.info.parked_at))
     parked_by = column(gettext_lazy("Parked by"), lambda row: row.view.info.mode)
     number = column(gettext_lazy("Sequence number"), lambda row: str(row.view.info.number))
-    died = column(gettext_lazy("Workers that died while running it"), lambda row: row.view.info.crashes)
     put_back = column(gettext_lazy("Put back without success"), lambda row: row.view.info.attempts)
-    run_by = column(gettext_lazy("Run by"), lambda row: row.view.info.holder)
     trouble = column(gettext_lazy("Problem"), lambda row: row.view.info.problem)
 
     def prepare(self, request: HttpRequest, rows: list[Any]) -> list[Any]:

@@ -46,8 +46,19 @@ class Message:
         """
         self.acks_late = bool(task.acks_late)
         """Whether it is acknowledged after its run, so that it is redelivered if this worker dies."""
-        self.delivered_before = bool(self.sent or self.redelivered or self.crashes) or self._was_buffered_long()
-        """Whether it may have been delivered before, or elsewhere meanwhile, as far as the message itself shows."""
+        self.again = self.header.get("again") == self.retries
+        """Whether another delivery of this try was met, or known of when it was sent again."""
+        self._was_buffered = self._was_buffered_long()
+
+    @property
+    def delivered_before(self) -> bool:
+        """Whether it may have been delivered before, or elsewhere meanwhile, as far as is known yet."""
+        return bool(self.sent or self.may_be_restarted or self._was_buffered)
+
+    @property
+    def may_be_restarted(self) -> bool:
+        """Whether it may have been started before: not by its mere promotion."""
+        return self.again or self.redelivered or self.sent > 1
 
     @property
     def redelivered(self) -> bool:
@@ -65,12 +76,6 @@ class Message:
         """The time at which this try was published, seconds since 1970 by its publisher's clock, if recorded."""
         at = self.header.get("at") or (None, 0)
         return at[0] if at[1] == self.retries else None
-
-    @property
-    def crashes(self) -> int:
-        """The number of workers that had died of it when it was last sent again."""
-        crashes = self.header.get("crashes") or (0, 0)
-        return int(crashes[0]) if crashes[1] == self.retries else 0
 
     def _was_buffered_long(self) -> bool:
         """Return whether it was buffered here so long that the broker may have redelivered it, or may do so soon."""
@@ -100,6 +105,7 @@ class Message:
 
     def to_signature(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
         """Return a signature that sends the message again after ``countdown`` seconds, as the same try."""
+        header["again"] = self.retries if self.may_be_restarted else None
         our_header = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         options = {} if countdown is None else {"countdown": countdown}
         headers = {**(self.request.headers or {}), HEADER: bind_header(our_header, self.task.name, self.id)}

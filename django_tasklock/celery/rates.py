@@ -72,7 +72,8 @@ def pop_reservation(request: Any) -> dict[str, Any] | None:
 
 def may_have_been_used(task: Any, request: Any) -> bool:
     """Return whether another delivery of this message may have used its reservation."""
-    if (getattr(request, "delivery_info", None) or {}).get("redelivered") or header_of(request).get("put_back"):
+    again = header_of(request).keys() & {"put_back", "again"}
+    if again or (getattr(request, "delivery_info", None) or {}).get("redelivered"):
         return True
     received = getattr(request, RECEIVED, None)
     return received is not None and monotonic() - received > redelivery_timeout(task.app) / 2

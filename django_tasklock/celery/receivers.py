@@ -12,7 +12,7 @@ from celery.app.task import Task
 from django_tasklock import counts, host
 from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
-from django_tasklock.celery.delivery import cleanup, postrun
+from django_tasklock.celery.delivery import cleanup, duplicates
 from django_tasklock.celery.delivery.nested import NestedCaller, give_back_rows, is_element, skip_element
 from django_tasklock.celery.delivery.permits import PermitTaskCaller, limits_body
 from django_tasklock.celery.delivery.run import TaskCaller
@@ -50,7 +50,7 @@ def install() -> None:
     signals.before_task_publish.connect(give_back_rows, weak=False, dispatch_uid="tasklock.rows")
     signals.task_prerun.connect(hide_header, weak=False, dispatch_uid="tasklock.hide")
     signals.task_received.connect(record_arrival, weak=False, dispatch_uid="tasklock.received")
-    signals.task_postrun.connect(postrun.on_postrun, weak=False, dispatch_uid="tasklock.postrun")
+    signals.task_postrun.connect(duplicates.on_postrun, weak=False, dispatch_uid="tasklock.done")
     signals.task_postrun.connect(unique.on_postrun, weak=False, dispatch_uid="tasklock.unique")
     signals.task_received.connect(cleanup.on_received, weak=False, dispatch_uid="tasklock.ending")
     signals.task_failure.connect(cleanup.on_failure, weak=False, dispatch_uid="tasklock.failure")

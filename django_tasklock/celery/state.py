@@ -33,9 +33,8 @@ class DeliveryState:
     """Whether the body has replaced its task (``replace()``) by another message, which continues the work."""
     unique_passed_on: bool = False
     """Whether that message also carries the ``unique`` lock, which is then held until that message has ended."""
-    remove_row: bool | None = None
-    """Whether to remove the message's row once the result is stored. False: only if the flag says that there is one;
-    ``None``: there is none."""
+    ended: tuple[str, bool] | None = None
+    """Its mark (``duplicates``), if another delivery of the message comes again, or, with False, if that is unknown."""
 
 
 def state_of(request: Any) -> DeliveryState:

@@ -198,9 +198,7 @@ class Migration(migrations.Migration):
                 ("task", models.CharField(max_length=255)),
                 ("task_id", models.CharField(max_length=191, unique=True)),
                 ("message", models.TextField()),
-                ("holder", models.TextField(default="{}")),
                 ("sent", models.IntegerField(default=0, help_text="how often it was put back into the broker")),
-                ("crashes", models.IntegerField(default=0, help_text="how many workers died of it")),
                 (
                     "attempts",
                     models.IntegerField(

@@ -51,8 +51,6 @@ ACTIONS: Mapping[str, Any] = {
 MESSAGE_STATES: Mapping[str, Any] = {
     "parked": gettext_lazy("parked"),
     "promoted": gettext_lazy("on its way"),
-    "running": gettext_lazy("running"),
-    "ended": gettext_lazy("over"),
     "dead": gettext_lazy("dead"),
 }
 """The states of parked messages."""

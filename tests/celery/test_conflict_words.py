@@ -9,14 +9,13 @@ from celery import Celery, chain, chord, group
 from django.http import HttpRequest, HttpResponse
 from kombu.transport import TRANSPORT_ALIASES
 
-from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, counts, task_lock
+from django_tasklock import TaskLockAcquireError, TaskLockError, counts, task_lock
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.broker import visibility_timeout
 from django_tasklock.celery.delivery import defer as busy
 from django_tasklock.celery.delivery.defer import backoff
 from django_tasklock.conf import WORDS
 from django_tasklock.signals import lock_conflict
-from django_tasklock.types import Holder, Record
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import DECORATED, collect, late_once, linked, patient
 from tests.support.guards import GUARD, held_by_another, states
@@ -165,14 +164,6 @@ class FakeMessage:
         self.header = {"waits": waits}
 
 
-def met(lock, ttl, left):
-    now = 1_700_000_000_000
-    ttl_ms = None if ttl is None else ttl * 1000
-    record = Record("video:1", "t", Holder(), now, now + round(left * 1000), now, 1, ttl_ms)
-    lock.record_conflict(TaskLockAcquireError("busy"), record)
-    return lock
-
-
 class TestPause:
     """Seconds until the next try."""
 
@@ -183,24 +174,17 @@ class TestPause:
     @pytest.mark.parametrize(("waits", "seconds"), [(0, 1.25), (1, 2.5), (3, 10), (6, 75), (99, 75)])
     def test_soon_and_then_later(self, celery_site, waits, seconds):
         """F42: it came back when the holder's lease would have ended, a minute after a body of half a second."""
-        lock = met(TaskLock("video:1"), 60, 3600)
-        assert backoff(FakeMessage(celery_site.app, waits), lock) == pytest.approx(seconds)
+        assert backoff(FakeMessage(celery_site.app, waits)) == pytest.approx(seconds)
 
     @pytest.mark.parametrize("waits", [0, 9])
     @pytest.mark.parametrize(("delay", "seconds"), [(7, 8.75), (0.5, 0.625), (9000, 1800)])
     def test_the_tasks_own_delay(self, celery_site, waits, delay, seconds):
         """F42: ``default_retry_delay`` counts, up to half of Redis's visibility timeout of an hour."""
-        lock = met(TaskLock("video:1"), 60, 3600)
-        assert backoff(FakeMessage(celery_site.app, waits, delay), lock) == pytest.approx(seconds)
-
-    def test_the_delay_after_a_conflict_with_an_unknown_holder(self, celery_site):
-        assert backoff(FakeMessage(celery_site.app), TaskLock("video:1")) == pytest.approx(
-            busy.UNKNOWN_HOLDER_DELAY * 1.25
-        )
+        assert backoff(FakeMessage(celery_site.app, waits, delay)) == pytest.approx(seconds)
 
     def test_half_of_the_visibility_timeout_that_was_set(self, celery_site):
         celery_site.configure(visibility_timeout=8)
-        assert backoff(FakeMessage(celery_site.app, 9), met(TaskLock("video:1"), 60, 3600)) == 4
+        assert backoff(FakeMessage(celery_site.app, 9)) == 4
 
 
 class TestTheVisibilityTimeout:
@@ -242,8 +226,7 @@ class TestTheVisibilityTimeout:
 
 def test_it_is_drawn(celery_site):
     """Many that meet the same holder do not come back together."""
-    lock = met(TaskLock("video:1"), 60, 3600)
-    drawn = {backoff(FakeMessage(celery_site.app), lock) for _ in range(20)}
+    drawn = {backoff(FakeMessage(celery_site.app)) for _ in range(20)}
     assert len(drawn) > 10
     assert all(1 <= seconds <= 1.25 for seconds in drawn)
 

@@ -1,250 +1,226 @@
-"""Every crash is counted once: whatever fails meanwhile, and whoever comes in between."""
+"""Every crash is counted once, in the lock store, whoever comes in between; a run that ends in order is none."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from celery.exceptions import Reject
 
+from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.codec import text_of
-from django_tasklock.celery.delivery import duplicates, postrun, run
-from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.envelope import sign
-from django_tasklock.celery.parking.promotion import Promoter
+from django_tasklock.backends.memory import reset
+from django_tasklock.celery import parked_messages
+from django_tasklock.celery.delivery import duplicates, run
+from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.exceptions import CrashLoop
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
-from django_tasklock.models import ParkedMessage
 from django_tasklock.types import AcquireRequest, Grant
-from tests.support.celery_site.courier import Courier
 from tests.support.celery_site.redelivery_tasks import TROUBLE
-from tests.support.guards import new_token
+from tests.support.guards import MEMORY, elsewhere, new_token
+from tests.support.once_app import once_app
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
-pytestmark = [
-    pytest.mark.redis,
-    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),  # by Celery's results
-]
 SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
 
-NAME = "hold:a"
+AGAIN: Any = {"delivery_info": {"redelivered": True}}
 
 
-@pytest.mark.parametrize("trouble", ["unmarked", "reply", "looks", "remove"])
-def test_whatever_fails_meanwhile(celery_site, monkeypatch, trouble):
-    """The pool gives the message on, of which the broker knows nothing; the lock store frees the lock and its reply
-    is lost; the row cannot be read at first; the row cannot be removed at the end."""
+@pytest.mark.redis
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
+def test_the_broker_does_not_say_that_it_is_redelivered(celery_site, monkeypatch):
+    """The pool gives the message on, of which the broker knows nothing."""
     # What a pool gives on it does at once. Here it is given back first, and a promoter would be sooner.
-    celery_site.configure(lease=60, tasks=("tests.support.celery_site.no_promoter",) if trouble == "unmarked" else ())
-    monkeypatch.setenv(TROUBLE, trouble)
+    celery_site.configure(lease=60, tasks=("tests.support.celery_site.no_promoter",))
+    monkeypatch.setenv(TROUBLE, "unmarked")
     worker = celery_site.worker()
     result = celery_site.publish("frail_once", "a", until=celery_site.gate())
     for number in (1, 2):
         worker.kill_one(celery_site.started("a", number).pid)
     celery_site.wait_until(lambda: result.ready() or len(celery_site.events("start", "a")) > 2)
     assert len(celery_site.events("start", "a")) == 2
-    assert type(result.result).__name__ == "CrashLoop"
+    assert type(celery_site.result(result).result).__name__ == "CrashLoop"
 
 
-class Interleaved:
-    """A delivery in this process, and what others do at one moment of it."""
+@pytest.fixture
+def app(settings):
+    settings.TASKLOCK = MEMORY
+    reset()
+    with once_app() as made:
+        yield made
 
-    def __init__(self, site: Any, monkeypatch: Any, task: str, **options: Any) -> None:
-        self.site, self.monkeypatch = site, monkeypatch
-        self.task = site.task(task)
-        self.result = site.publish(task, "a", **options)
-        self.courier = Courier(site)
 
-    def other(self, boot: str = "other") -> str:
-        """Another process, which ran this message and is dead."""
+class Dying:
+    """One message, and workers that die of it."""
+
+    def __init__(self, app: Any, **options: Any) -> None:
+        self.app = app
+        self.starts = 0
+        self.act: Callable[[Any], Any] = dying
+
+        def body(task: Any) -> Any:
+            self.starts += 1
+            return self.act(task)
+
+        self.task = app.task(body, bind=True, key="a", acks_late=True, **options)
+        self.task.delay()
+        self.message = app.take()
+
+    def leave_lock(self, **known: Any) -> None:
+        """The lock is held by a process of this machine that has ended while it ran this message."""
         ended = subprocess.Popen([sys.executable, "-c", ""])
         ended.wait()
-        here = json.loads(holder_json(Task(self.task.name, self.result.id)))
-        return json.dumps({**here, "pid": ended.pid, "boot": boot})
+        holder = {**json.loads(holder_json(Task(self.task.name, self.message.id))), "pid": ended.pid, "boot": "gone"}
+        request = AcquireRequest("a", new_token(), 60_000, 3_600_000, json.dumps({**holder, **known}))
+        assert isinstance(get_backend().acquire(request), Grant)
 
-    def lock(self, holder: str, until: int = 60_000) -> None:
-        """Somebody takes the lock, until then at the most (milliseconds)."""
-        assert isinstance(get_backend().acquire(AcquireRequest(NAME, new_token(), 60_000, until, holder)), Grant)
+    def dies(self, *, leaves: bool = True, **request: Any) -> None:
+        """A delivery begins, and its process dies in the body. ``leaves``: its lock has not ended yet."""
+        self.act = dying
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(run.TaskCaller, "release", lambda caller, lease, error: caller.lock.give(lease))
+            with pytest.raises(Killed):
+                self.app.run(self.message, **request)
+        if leaves:
+            self.leave_lock()
 
-    def unlock(self) -> None:
-        """Somebody frees it."""
-        get_backend().remove(NAME, get_backend().get(NAME).token)
+    def comes_back(self, act: Callable[[Any], Any] = lambda task: "ran", **request: Any) -> tuple[str, Any]:
+        """A delivery that lives; by default the broker says that it is redelivered."""
+        self.act = act
+        return self.app.run(self.message, **(request or AGAIN))
 
-    def starts(self, crashes: int, holder: str) -> None:
-        """Another delivery has the lock and begins."""
-        parking.mark_started(NAME, 1, "queue", self.task.name, self.result.id, self.sealed(), holder, crashes)
 
-    def sealed(self) -> str:
-        """The message, as the row has it."""
-        signature = self.task.s("a").set(task_id=self.result.id)
-        return sign(
-            {"name": NAME, "type": "application/json", "encoding": "utf-8", "text": json.dumps(dict(signature))}
-        )
+def dying(task: Any) -> None:
+    raise Killed
 
-    def after(self, where: Any, verb: str, act: Any) -> None:
-        """Do this when that has been done."""
-        done = getattr(where, verb)
 
-        def both(*what: Any, **options: Any) -> Any:
-            answer = done(*what, **options)
-            act()
-            return answer
+def give_back(task: Any) -> None:
+    raise Reject("not yet", requeue=True)
 
-        self.monkeypatch.setattr(where, verb, both)
 
-    def before(self, where: Any, verb: str, act: Any) -> None:
-        """Do this when that is about to be done; it is told what that is told."""
-        todo = getattr(where, verb)
+class Killed(BaseException):
+    """Stands for ``kill -9``: nobody catches it."""
 
-        def both(*what: Any, **options: Any) -> Any:
-            act(*what)
-            return todo(*what, **options)
 
-        self.monkeypatch.setattr(where, verb, both)
+class TestTheCount:
+    def test_a_message_that_is_delivered_once_leaves_no_mark(self, app):
+        one = Dying(app)
+        assert one.comes_back(delivery_info={}) == ("SUCCESS", "ran")
+        assert tallies() == {}
 
-    def row(self) -> list[tuple[str, int]]:
-        """State and crashes."""
-        return list(ParkedMessage.objects.values_list("state", "crashes"))
+    def test_each_death_counts(self, app):
+        """1 + takeovers starts."""
+        one = Dying(app, takeovers=2)
+        one.dies()
+        one.dies(**AGAIN)
+        one.dies(**AGAIN)
+        state, error = one.comes_back()
+        assert state == "FAILURE"
+        assert isinstance(error, CrashLoop)
+        assert "3 workers died of it" in str(error)
+        assert one.starts == 3
+
+    def test_no_takeover_at_all(self, app):
+        one = Dying(app, takeovers=0)
+        one.dies()
+        assert isinstance(one.comes_back()[1], CrashLoop)
+        assert one.starts == 1
+
+    def test_also_where_nobody_can_see_that_it_is_dead(self, app):
+        """Of other machines, whose leases are over by then: from the second start on."""
+        one = Dying(app, takeovers=1)
+        one.dies(leaves=False)
+        one.dies(leaves=False, **AGAIN)
+        one.dies(leaves=False, **AGAIN)
+        assert isinstance(one.comes_back()[1], CrashLoop)
+        assert one.starts == 3
+
+    def test_what_was_never_started_does_not_count(self, app):
+        """Workers die with the message in their buffers."""
+        one = Dying(app, takeovers=1)
+        with TaskLock("a"):
+            for _ in range(5):
+                assert elsewhere(lambda: app.run(one.message, **AGAIN))[0] == "IGNORED"  # rejected: another has it
+        one.dies(**AGAIN)
+        assert one.comes_back() == ("SUCCESS", "ran")
+
+    def test_a_run_that_ends_in_order_takes_the_count_back(self, app):
+        """Its body gives the message back, again and again."""
+        one = Dying(app, takeovers=1)
+        one.dies()
+        for _ in range(5):
+            assert one.comes_back(give_back)[0] == "REJECTED"
+        assert one.comes_back() == ("SUCCESS", "ran")
+        assert set(tallies().values()) <= {0}
+
+    def test_a_retry_is_a_message_of_its_own(self, app):
+        one = Dying(app, takeovers=1)
+        one.dies()
+        assert one.comes_back(lambda task: task.retry(countdown=0))[0] == "RETRY"
+        one.message = app.take()
+        one.leave_lock(retries=1)
+        assert one.comes_back() == ("SUCCESS", "ran")
+
+    def test_the_store_forgets_everything(self, app):
+        """Then the count begins anew: so it is said in the docs."""
+        one = Dying(app, takeovers=1)
+        one.dies()
+        one.dies(**AGAIN)
+        reset()
+        assert one.comes_back() == ("SUCCESS", "ran")
 
 
 class TestAnotherTakesTheLock:
-    """Between the end of the dead one's lock and the beginning of ours."""
+    """A death is not forgotten where the message does not get the lock afterwards."""
 
-    def meets(self, celery_site, monkeypatch, *what, **options):
-        one = Interleaved(celery_site, monkeypatch, *what, **options)
-        one.lock(one.other())
-        one.after(duplicates, "free_dead_lock", lambda: one.lock('{"host": "elsewhere", "pid": 1}'))
-        one.courier.run(redelivered=True)
-        return one
+    def test_it_is_put_off(self, app):
+        one = Dying(app, takeovers=1, on_conflict="retry")
+        one.dies()
+        one.dies(leaves=False, **AGAIN)
+        with TaskLock("a"):
+            assert elsewhere(lambda: app.run(one.message, **AGAIN))[0] == "RETRY"
+        one.message = app.take()
+        assert isinstance(one.comes_back(delivery_info={})[1], CrashLoop)
 
-    def test_it_is_parked(self, celery_site, monkeypatch):
-        one = self.meets(celery_site, monkeypatch, "late_hold")
-        assert one.row() == [("parked", 1)]
+    @pytest.mark.django_db(transaction=True)
+    def test_it_is_parked(self, app):
+        one = Dying(app, takeovers=1, on_conflict="queue")
+        one.dies()
+        one.dies(leaves=False, **AGAIN)
+        with TaskLock("a"):
+            assert elsewhere(lambda: app.run(one.message, **AGAIN))[0] == "IGNORED"
+        assert len(parked_messages()) == 1
+        assert promote("a", app.app)
+        one.message = app.take()
+        assert isinstance(one.comes_back(delivery_info={})[1], CrashLoop)
+        assert parked_messages() == []
 
-    def test_it_is_put_off(self, celery_site, monkeypatch):
-        one = self.meets(celery_site, monkeypatch, "late_once", once={"on_conflict": "retry"})
-        assert one.result.state == "RETRY"
-        assert one.courier.take().message.headers["tasklock"]["crashes"] == [1, 0]
+    def test_of_two_that_come_back_one_takes_over(self, app, monkeypatch):
+        """By the token of the dead: the other one finds a living one."""
+        one = Dying(app)
+        one.dies()
+        one.act = lambda task: "ran"
+        judged = duplicates.alive
+        inside: list[Any] = []
 
+        def meanwhile(holder: Any) -> bool | None:
+            if not inside:
+                inside.append(None)
+                inside.append(elsewhere(lambda: app.run(one.message, **AGAIN)))
+            return judged(holder)
 
-class TestOfThreeDeliveries:
-    def test_one_that_meets_the_first_does_not_forget_the_third(self, celery_site, monkeypatch):
-        """The first is killed when the second has met it, and the third takes over before the second has left."""
-        one = Interleaved(celery_site, monkeypatch, "late_once")
-        first, third = one.other("first"), one.other("third")
-        one.lock(first)
-        monkeypatch.setattr(duplicates, "alive", lambda holder: holder.boot == "first")
-
-        def takes_over():
-            one.unlock()
-            one.lock(third)
-            one.starts(2, third)
-
-        one.after(type(get_backend()), "set_flag", takes_over)
-        one.courier.run(redelivered=True)
-        assert one.row() == [("running", 2)]
-
-    def test_one_that_was_promoted_meanwhile_does_not_forget_who_runs_then(self, celery_site, monkeypatch):
-        """Promoted when the lock of the dead one was freed and not yet taken; begun when that was given back."""
-        one = Interleaved(celery_site, monkeypatch, "late_hold")
-        one.lock(one.other())
-        one.starts(1, one.other())
-        one.after(duplicates, "free_dead_lock", lambda: Promoter(celery_site.app).poll())
-        get_backend().set_flag(postrun.ROW_FLAG + one.result.id)  # else nobody looks whether there is a row to forget
-        one.before(parking, "remove", lambda *what: one.starts(2, one.other("promoted")))
-        one.courier.run(redelivered=True)
-        assert celery_site.events("start") == []
-        assert celery_site.waiting() == 1
-        assert one.row() == [("running", 2)]
-
-    def test_what_another_writes_for_it_does_not_end_it(self, celery_site, monkeypatch):
-        """It has taken over, and before it looks once more another delivery meets it and keeps a row for it."""
-        one = Interleaved(celery_site, monkeypatch, "late_once")
-        one.lock(one.other())
-
-        def meets(call):
-            entry = call.history.entry
-            parking.record_running(*entry.columns, entry.sealed(), text_of(get_backend().get(NAME).holder))
-            get_backend().set_flag(postrun.ROW_FLAG + one.result.id)
-
-        one.before(run.TaskCaller, "check_with_lock", meets)
-        one.courier.run(redelivered=True)
-        assert one.result.get(timeout=5)["status"] == "success"
-        assert one.row() == []
-
-    @pytest.mark.parametrize("when", ["free_dead_lock", "left"])
-    def test_one_that_comes_after_a_crash_loop_is_not_started(self, celery_site, monkeypatch, when):
-        """A promoter has put the message back too, and that one is over, when this one has freed the lock of the dead
-        one; and when all of them have left."""
-        one = Interleaved(celery_site, monkeypatch, "frail_once")
-        dead = one.other()
-        one.starts(1, dead)
-        first = one.courier.take(redelivered=True)
-
-        def loops():
-            Promoter(celery_site.app).poll()
-            assert one.row() == [("promoted", 2)]
-            one.courier.run()
-            assert one.result.state == "FAILURE"
-            assert one.row() == []
-
-        if when == "free_dead_lock":
-            one.lock(dead)
-            one.after(duplicates, "free_dead_lock", loops)
-        else:
-            loops()
-        first.execute()
-        assert celery_site.events("start") == []
-        assert type(one.result.result).__name__ == "CrashLoop"
-
-    def test_a_crash_loop_has_its_row_until_its_result_is_stored(self, celery_site, monkeypatch):
-        """Whoever looks before that must not think that nobody has it."""
-        one = Interleaved(celery_site, monkeypatch, "frail_once")
-        one.starts(2, one.other())
-        rows: list[list[tuple[str, int]]] = []
-        one.before(celery_site.app.backend, "mark_as_failure", lambda *what: rows.append(one.row()))
-        one.courier.run(redelivered=True)
-        assert rows == [[("ended", 3)]]
-        assert one.row() == []
+        monkeypatch.setattr(duplicates, "alive", meanwhile)
+        assert app.run(one.message, **AGAIN)[0] in ("SUCCESS", "IGNORED")
+        assert inside[1] == ("SUCCESS", "ran")
+        assert one.starts == 2
 
 
-class TestOneDeath:
-    """Is counted by whoever puts the message back, or by whoever frees the lock of the dead process: by one of them."""
+def tallies() -> dict[str, int]:
+    from django_tasklock.backends.memory.store import store
 
-    def starts(self, celery_site, monkeypatch, holder):
-        """How many deaths are counted when it starts behind the lock of a dead ``holder``, put back by a promoter."""
-        one = Interleaved(celery_site, monkeypatch, "late_once")
-        first = one.other("first")
-        one.starts(1, first)
-        one.courier.take()  # the broker's own redelivery comes later
-        one.lock(one.other(holder), until=600_000)
-        Promoter(celery_site.app).poll()
-        assert one.row() == [("promoted", 2)]
-        counted: list[int] = []
-        one.before(parking, "mark_started", lambda *what: counted.append(what[-1]))
-        one.courier.run()
-        assert one.result.get(timeout=5)["status"] == "success"
-        return counted
-
-    def test_of_one_that_was_promoted_before_its_lock_was_free(self, celery_site, monkeypatch):
-        """A promoter passes over the lock of a dead process, and has counted its death."""
-        assert self.starts(celery_site, monkeypatch, "first") == [2]
-
-    def test_of_one_that_began_after_that(self, celery_site, monkeypatch):
-        """Its start could not be written: its row still says that it was promoted, and names the one before."""
-        assert self.starts(celery_site, monkeypatch, "second") == [3]
-
-    def test_of_one_that_had_ended(self, celery_site, monkeypatch):
-        """Killed while its result was stored, it has not died of its message."""
-        one = Interleaved(celery_site, monkeypatch, "late_once")
-        dead = one.other("first")
-        one.starts(1, dead)
-        parking.mark_ended(one.result.id)
-        one.lock(dead)
-        one.before(parking, "mark_started", lambda *what: counted.append(what[-1]))
-        counted: list[int] = []
-        one.courier.run(redelivered=True)
-        assert counted == [1]
+    return dict(store.tallies)

@@ -131,18 +131,16 @@ def test_the_row_that_it_worked_on(celery_site):
 
 
 def test_put_off_in_between(celery_site):
-    """Another has the lock when it comes back: the broker has it from then on, and how often it died, no row has."""
+    """Another has the lock when it comes back: it is sent again, and its count stays."""
     celery_site.configure(lease=60)
     worker = celery_site.worker(concurrency=2)
     result = celery_site.publish("frail_once", "a", until=celery_site.gate(), once={"on_conflict": "retry"})
     killed(celery_site, worker, "a", 1)
     second = celery_site.started("a", 2, 20)
-    celery_site.wait_until(parked_messages)  # the row of the second start
     celery_site.locks.delete("task_lock:hold:a")
     with held_by_another("hold:a", lease=4):
         worker.kill_one(second.pid)
         celery_site.wait_until(lambda: result.state == "RETRY", 20)
-        celery_site.wait_until(lambda: not parked_messages())
     assert failed(celery_site, result) == "CrashLoop"
     assert len(celery_site.events("start", "a")) == 2
     nothing_is_left(celery_site)

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 from celery.canvas import Signature
+from celery.worker.request import Request
 from django.core.exceptions import ImproperlyConfigured
 from django.db import connection
 from django.db.models import F
@@ -31,7 +32,6 @@ from django_tasklock.celery.parking.promotion import Promoter, promote
 from django_tasklock.celery.parking.rows import session
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.holder import boot, holder_json
 from django_tasklock.models import ParkedMessage
 from django_tasklock.operations.parked.acts import discard_parked
 from django_tasklock.operations.parked.listing import ParkedQuery, list_parked
@@ -248,15 +248,14 @@ class TestPromoterDies:
         holder.release()
         assert promote(NAME, celery_site.app)
         request = courier.take()
-        verb = "start" if task == "late_hold" else "remove_unchanged"
-        begin = getattr(parking, verb)
+        begin = parking.remove_unchanged
 
         def late(*what: Any) -> bool:
             ParkedMessage.objects.update(sent=2)
             return begin(*what)
 
         with monkeypatch.context() as patch:
-            patch.setattr(parking, verb, late)
+            patch.setattr(parking, "remove_unchanged", late)
             request.execute()
         assert celery_site.events("start") == []
         assert rows("state", "sent") == [("promoted", 2)]
@@ -408,69 +407,51 @@ class TestStoresFail:
 
 @pytest.mark.database
 class TestWorkerDies:
-    @pytest.fixture(autouse=True)
-    def nobody_lives(self, monkeypatch):
-        """To those who come later, this process is another one, and dead."""
-        self.dead = lambda: monkeypatch.setattr("django_tasklock.locks.holder.alive", lambda holder: False)
-        self.alive = lambda: monkeypatch.setattr("django_tasklock.locks.holder.alive", lambda holder: True)
+    """A message that has begun has no row any more: the broker brings it back."""
 
-    def test_when_its_body_has_run_and_its_result_is_not_stored(self, celery_site, courier, holder, monkeypatch):
-        """A chord would wait for it for ever: it is run again."""
+    @pytest.fixture
+    def dead(self, celery_site, courier, holder, monkeypatch):
+        """One that was promoted, and whose worker died before its result was stored; then the broker brings it back."""
         [result] = parked(celery_site, courier, task="late_hold")
         holder.release()
         assert promote(NAME, celery_site.app)
         request = courier.take()
         with monkeypatch.context() as patch:
             patch.setattr(type(request.task.backend), "mark_as_done", raising(Killed()))
-            patch.setattr("django_tasklock.celery.parking.store.remove", lambda *what, **options: False)
             with pytest.raises(Killed):
                 request.execute()
-        assert rows("state", "crashes") == [("ended", 0)]
-        assert promoter(celery_site).poll() == 0  # it may be storing it just now
-        self.dead()
-        assert promoter(celery_site).poll() == 1
-        self.alive()
-        courier.run()
-        assert result.get(timeout=5)["status"] == "success"
         assert rows() == []
+        request.message.delivery_info["redelivered"] = True
+        return result, lambda: Request(request.message, app=celery_site.app, hostname="again", decoded=False).execute()
 
-    def test_when_its_result_is_stored(self, celery_site, courier, holder, monkeypatch):
+    def test_when_its_body_has_run_and_its_result_is_not_stored(self, celery_site, dead):
+        """A chord would wait for it for ever: it is run again."""
+        result, comes_back = dead
+        comes_back()
+        assert result.get(timeout=5)["status"] == "success"
+        assert len(celery_site.events("start")) == 2
+
+    def test_when_its_result_is_stored(self, celery_site, dead):
+        result, comes_back = dead
+        comes_back()
+        comes_back()
+        assert len(celery_site.events("start")) == 2
+        assert result.get(timeout=5)["status"] == "success"
+
+    def test_a_copy_that_was_put_back_by_mistake_does_not_run(self, celery_site, courier, holder):
+        """A promoter thought it was lost: it was in a long queue."""
         [result] = parked(celery_site, courier, task="late_hold")
         holder.release()
         assert promote(NAME, celery_site.app)
-        with monkeypatch.context() as patch:
-            patch.setattr("django_tasklock.celery.parking.store.remove", lambda *what, **options: False)
-            courier.run()
-        assert rows("state") == [("ended",)]
-        self.dead()
+        age(promotion.PATIENCE + 1)
         assert promoter(celery_site).poll() == 1
-        self.alive()
-        courier.run()
-        assert len(celery_site.events("start")) == 1
+        first, second = courier.take(), courier.take()
+        first.execute()
+        assert celery_site.events("start") == []
+        second.execute()
         assert result.get(timeout=5)["status"] == "success"
-        assert rows() == []
-
-    def test_again_and_again(self, celery_site, courier, holder):
-        """Promoters count what died, too, so that a loop of crashes comes to an end."""
-        [result] = parked(celery_site, courier, task="late_hold")
-        holder.release()
-        for crashes in range(4):
-            row = ParkedMessage.objects.get()
-            assert (row.crashes, row.state) == (max(0, crashes - 1), "running" if crashes else "parked")
-            self.dead()
-            assert promoter(celery_site).poll() == 1
-            self.alive()
-            ParkedMessage.objects.update(state="running")
-        assert ParkedMessage.objects.get().crashes == 3
-        self.dead()
-        assert promoter(celery_site).poll() == 1
-        courier.purge()
-        age(1000)
-        assert promoter(celery_site).poll() == 1
-        self.alive()
-        courier.run()
-        with pytest.raises(Exception, match="4 workers died of it"):
-            result.get(timeout=5)
+        second.execute()
+        assert len(celery_site.events("start")) == 1
         assert rows() == []
 
 
@@ -567,7 +548,7 @@ class TestListing:
         assert [one.mode for one in found] == ["queue"] * 3 + ["coalesce"]
         assert parked_messages(NAME, limit=1, offset=1) == found[1:2] or found[1].waited >= 0
         assert [one.task_id for one in parked_messages(NAME, limit=1, offset=1)] == [results[1].id]
-        assert (found[0].name, found[0].state, found[0].crashes) == (NAME, "parked", 0)
+        assert (found[0].name, found[0].state) == (NAME, "parked")
         assert found[0].task.endswith(".queued_hold")
         assert 0 <= found[0].waited < 60
         assert found[0].parked_at.tzinfo is not None
@@ -830,9 +811,7 @@ class TestTable:
     def test_one_row_for_a_message(self):
         assert self.park("a")
         assert self.park("a")
-        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", holder_json(), 2)
-        assert rows("task_id", "state", "crashes") == [("a", "running", 2)]
-        assert not parking.record_running("n", 1, "queue", "a.task", "a", "{}", holder_json())
+        assert rows("task_id", "state") == [("a", "parked")]
         assert parking.remove("a")
         assert not parking.remove("a")
         assert parking.find("a") is None
@@ -912,13 +891,6 @@ class TestTable:
         assert parking.move_to(row, "promoted", sent=1)
         row = parking.find("a")
         assert row is not None
-        with answer_lost("UPDATE") as lost:
-            assert parking.start(row, holder_json())
-        assert len(lost) == 1
-        assert not parking.start(row, holder_json())
-        assert rows("state", "sent") == [("running", 1)]
-        row = parking.find("a")
-        assert row is not None
         with answer_lost("DELETE") as lost:
             assert parking.remove_unchanged(row)
         assert len(lost) == 1
@@ -935,13 +907,6 @@ class TestTable:
             with ThreadPoolExecutor(4) as threads:
                 assert all(threads.map(lambda _: elsewhere(park), range(4)))
         assert len(rows("id")) == 5
-
-    def test_what_may_wait_again_is_not_forgotten(self):
-        self.park("a")
-        assert not parking.remove("a", of=boot())
-        parking.mark_started("n", 1, "queue", "a.task", "a", "{}", holder_json(), 0)
-        assert not parking.remove("a", of="another")
-        assert parking.remove("a", of=boot())
 
     def test_keys_one_after_the_other(self):
         for name in "abc":

@@ -3,31 +3,23 @@
 from __future__ import annotations
 
 import json
-import threading
 import time
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 
 import pytest
 from celery import Task, chord
-from celery.exceptions import Reject
+from celery.exceptions import Reject, Retry
 from celery.worker.request import Request
-from django.db.models import F
 
 from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.memory import reset
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.delivery import history
-from django_tasklock.celery.delivery.duplicates import resolve_duplicate
-from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import RECEIVED
-from django_tasklock.celery.parking import promotion, store as parking
-from django_tasklock.models import ParkedMessage
 from django_tasklock.types import AcquireRequest, Grant, monotonic
 from tests.support.celery_site.courier import Courier
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once
-from tests.support.guards import elsewhere
+from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import once_app
 from tests.testapp.models import Video
 
@@ -37,6 +29,7 @@ SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celer
 
 WORDS = ("skip", "raise", "wait", "retry", "reject", "queue", "coalesce")
 AGAIN = "duplicate: "
+AGAIN_BY_BROKER = {"delivery_info": {"redelivered": True}}
 
 
 def said(worker, text, times=1):
@@ -310,29 +303,22 @@ class TestAnotherMachine:
         result = celery_site.publish("late_skip", "a", options={"task_id": "other"})
         assert celery_site.outcome(result)[1]["reason"] == "already_processing"
         result = celery_site.publish("late_once", "a", options={"task_id": "mine"})
-        celery_site.wait_until(lambda: result.state == "RETRY")
         celery_site.wait_until(lambda: said(worker, "late_once[mine] received", 2))
+        assert result.state == "PENDING"
         assert celery_site.events("start") == []
-
-
-class FakeMessage:
-    """The part of a message that ``resolve_duplicate`` reads."""
-
-    id, try_number = "mine", 1
-    task = late_once
 
 
 def test_an_earlier_try_that_comes_late(celery_site):
     """The broker brings the first try once more while the third runs, which was published by the second."""
-    holder = {"host": "h", "pid": 7, "task": late_once.name, "task_id": "mine", "retries": 2}
+    result = celery_site.publish("late_once", "a")
+    holder = {"host": "h", "pid": 7, "task": late_once.name, "task_id": result.id, "retries": 2}
     assert isinstance(
         get_backend().acquire(AcquireRequest("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant
     )
-    lock = TaskLock("hold:a")
-    assert not lock.acquire(blocking=False)
-    with pytest.raises(Duplicate, match="a later try of it runs"):
-        resolve_duplicate(lock, FakeMessage())
-    assert lock.info() is not None
+    Courier(celery_site).run(redelivered=True)
+    assert celery_site.events("start") == []
+    assert celery_site.waiting() == 0
+    assert celery_site.lock("hold:a") is not None
 
 
 class TestItComesBackByItself:
@@ -382,144 +368,130 @@ class TestItComesBackByItself:
         assert [event.more["page"] for event in celery_site.events("page")] == [0, 1, 2]
 
 
-@pytest.mark.django_db(transaction=True)
-class TestInterruptedAndADuplicateWasDropped:
-    """With the duplicate the broker's copy may have gone, so that nothing but the row brings the message back."""
+class TestADuplicateComesAgain:
+    """With the duplicate the broker's copy may have gone: so it is sent again, until the first has ended."""
 
     @pytest.fixture
-    def app(self):
+    def app(self, settings):
+        settings.TASKLOCK = MEMORY
+        reset()
         with once_app() as made:
             yield made
 
-    def deliver(self, app, message):
-        return elsewhere(lambda: app.run(message, delivery_info={"redelivered": True}))
+    @pytest.fixture
+    def met(self, app):
+        """``met(act)``: a message that is delivered again while it runs; how that ended, and the copy that was sent.
 
-    @pytest.mark.parametrize("interruption", [Reject("later", requeue=True), SystemExit()], ids=["rejected", "stopped"])
-    def test_it_runs_again(self, app, interruption):
-        def body():
-            if app.calls:
-                return app.body()
-            app.body()
-            assert self.deliver(app, message)[0] == "IGNORED"
-            raise interruption
+        ``act``: what its body does then.
+        """
 
-        app.task(body, key="a", acks_late=True).delay()
-        message = app.take()
-        if isinstance(interruption, SystemExit):
-            with pytest.raises(SystemExit):
-                app.run(message)
-        else:
-            assert app.run(message)[0] == "REJECTED"
-        assert [one.state for one in parked_messages()] == ["promoted"]
-        patience = round(promotion.PATIENCE * 1000) + 1
-        ParkedMessage.objects.update(changed_at=F("changed_at") - patience)
-        assert promotion.Promoter(app.app).poll() == 1
-        assert app.run() == ("SUCCESS", "ran")
-        assert not parked_messages()
+        def make(act, **options):
+            def body(task):
+                app.body()
+                if len(app.calls) > 1:
+                    return "ran again"
+                seen.append(elsewhere(lambda: app.run(message, **AGAIN_BY_BROKER)))
+                seen.append(app.take())
+                return act(task)
+
+            seen = []
+            app.task(body, bind=True, **{"key": "a", "acks_late": True, **options}).delay()
+            message = app.take()
+            try:
+                first = app.run(message)
+            except SystemExit:
+                first = "stopped", None
+            return first, *seen
+
+        return make
+
+    def test_it_ends_when_the_first_has_ended(self, app, met):
+        first, second, copy = met(lambda task: "ran")
+        assert (first, second[0]) == (("SUCCESS", "ran"), "IGNORED")
+        assert "again in" in str(second[1])
+        assert app.run(copy)[0] == "IGNORED"
+        assert len(app.calls) == 1
+        assert app.take() is None
 
     @pytest.mark.parametrize(
-        ("first", "second", "runs"),
-        [(Reject("later", requeue=True), ("SUCCESS", "ran"), 2), (None, ("IGNORED", None), 1)],
-        ids=["rejected", "succeeded"],
+        "act", [lambda task: 1 / 0, lambda task: task.retry(countdown=0)], ids=["fails", "retries"]
     )
-    def test_it_ends_before_the_duplicate_has_kept_the_row(self, app, monkeypatch, first, second, runs):
-        """The duplicate has the only copy then."""
-        begun, end = threading.Event(), threading.Event()
-        keep = parking.record_running
+    def test_however_it_has_ended(self, app, met, act):
+        """The result backend does not say that there is nothing to do: the first has left a mark."""
+        first, _, copy = met(act)
+        assert first[0] in ("FAILURE", "RETRY")
+        assert app.run(copy)[0] == "IGNORED"
+        assert len(app.calls) == 1
+        if first[0] == "RETRY":
+            assert app.run() == ("SUCCESS", "ran again")
 
+    def test_and_any_number_of_them(self, app, met):
+        _, _, copy = met(lambda task: 1 / 0)
+        assert [app.run(copy)[0] for _ in range(3)] == ["IGNORED"] * 3
+        assert len(app.calls) == 1
+
+    @pytest.mark.parametrize("interruption", [Reject("later", requeue=True), SystemExit()], ids=["rejected", "stopped"])
+    def test_it_runs_if_the_first_is_interrupted(self, app, met, interruption):
+        first, second, copy = met(raising(interruption))
+        assert (first[0], second[0]) == ("stopped" if isinstance(interruption, SystemExit) else "REJECTED", "IGNORED")
+        assert app.run(copy) == ("SUCCESS", "ran again")
+        assert len(app.calls) == 2
+
+    def test_it_runs_if_the_first_was_sent_again_itself(self, app, met):
+        """As a call of the body that waits for a rate limit is, or for its row: that is the same try."""
+        first, _, copy = met(raising(Retry("its turn is later")))
+        assert first[0] == "RETRY"
+        assert app.run(copy) == ("SUCCESS", "ran again")
+
+    def test_while_the_first_runs_it_comes_again_and_again(self, app):
         def body():
-            ran = app.body()
-            begun.set()
-            if len(app.calls) == 1:
-                assert end.wait(30)
-                if first is not None:
-                    raise first
-            return ran
-
-        def late(*what):
-            end.set()
-            ended.result(30)
-            return keep(*what)
+            app.body()
+            copy = message
+            for waits in (1, 2, 3):
+                assert elsewhere(lambda copy=copy: app.run(copy, **AGAIN_BY_BROKER))[0] == "IGNORED"
+                copy = app.take()
+                assert copy.ours["waits"] == waits
+            return copy
 
         app.task(body, key="a", acks_late=True).delay()
         message = app.take()
-        monkeypatch.setattr(parking, "record_running", late)
-        monkeypatch.setattr(history, "RESULT_WAIT_AFTER_RELEASE", 0.0)
-        with ThreadPoolExecutor(1) as threads:
-            ended = threads.submit(elsewhere, lambda: app.run(message))
-            assert begun.wait(30)
-            state, value = self.deliver(app, message)
-        assert (state, value if state == "SUCCESS" else None) == second
-        assert len(app.calls) == runs
-        assert not parked_messages()
+        state, copy = app.run(message)
+        assert state == "SUCCESS"
+        assert app.run(copy)[0] == "IGNORED"
+        assert len(app.calls) == 1
 
-    @pytest.mark.parametrize(("error", "ended"), [(None, "SUCCESS"), (LookupError("third"), "FAILURE")])
-    def test_a_third_begins_before_the_first_has_given_its_row_back(self, app, monkeypatch, error, ended):
-        """In a pool of threads: the row says that this process runs it, and it does, but for another delivery."""
-        begun, looked, end, released, begun_again = (threading.Event() for _ in range(5))
-        find, close = parking.find, history.History.close
+    def test_acknowledged_early_there_is_no_copy(self, app, met):
+        """The broker brings back nothing, whatever becomes of the first."""
+        first, second, copy = met(lambda task: "ran", acks_late=False)
+        assert (first, second[0], copy) == (("SUCCESS", "ran"), "IGNORED", None)
 
-        def body():
-            ran = app.body()
-            if len(app.calls) == 1:
-                begun.set()
-                assert end.wait(30)
-                raise Reject("later", requeue=True)
-            begun_again.set()
-            assert first.result(30)[0] == "REJECTED"
-            if error is not None:
-                raise error
-            return ran
+    def test_its_result_is_not_touched(self, app, met):
+        """Nor is what makes it unique."""
+        states = []
+        first, _, copy = met(
+            lambda task: states.append(app.app.AsyncResult(task.request.id).state), unique="until_finish"
+        )
+        assert first[0] == "SUCCESS"
+        assert states == ["PENDING"]
+        assert app.run(copy)[0] == "IGNORED"
+        assert app.app.AsyncResult(copy.id).state == "SUCCESS"
 
-        def early(task_id):
-            monkeypatch.setattr(parking, "find", find)
-            found = find(task_id)  # there is no row yet
-            looked.set()
-            assert released.wait(30)
-            return found
+    def test_before_its_result_is_stored_it_is_not_done(self, app, met, monkeypatch):
+        """A worker that is killed in between has not ended it: a chord would wait for it for ever."""
+        with monkeypatch.context() as patch:
+            patch.setattr(type(app.app.backend), "mark_as_done", raising(SystemExit()))
+            first, _, copy = met(lambda task: "ran")
+        assert first[0] == "stopped"
+        assert app.run(copy) == ("SUCCESS", "ran again")
 
-        def late(*what):
-            if not released.is_set():
-                released.set()
-                assert begun_again.wait(30)
-            close(*what)
 
-        app.task(body, key="a", acks_late=True).delay()
-        message = app.take()
-        monkeypatch.setattr(history.History, "close", late)
-        with ThreadPoolExecutor(2) as threads:
-            first = threads.submit(elsewhere, lambda: app.run(message))
-            assert begun.wait(30)
-            monkeypatch.setattr(parking, "find", early)
-            third = threads.submit(self.deliver, app, message)
-            assert looked.wait(30)
-            assert self.deliver(app, message)[0] == "IGNORED"  # the second, which has kept the row
-            end.set()
-            assert third.result(30)[0] == ended
-        assert not parked_messages()
+def raising(error):
+    """A function that raises it, whatever it is given."""
 
-    @pytest.mark.parametrize("names", ["a", ["a", "b"]], ids=["one name", "several"])
-    def test_the_duplicate_ends_while_the_first_runs(self, app, names):
-        """Of several names, too: it kept its row, found the lock free by a name that no lock has, and began anew."""
-        begun, end = threading.Event(), threading.Event()
+    def function(*what, **how):
+        raise error
 
-        @task_lock(names)
-        def body():
-            begun.set()
-            assert end.wait(30)
-            return app.body()
-
-        app.task(body, base=Task, acks_late=True).delay()
-        message = app.take()
-        with ThreadPoolExecutor(1) as threads, ExitStack() as stack:
-            stack.callback(end.set)
-            first = threads.submit(elsewhere, lambda: app.run(message))
-            assert begun.wait(30)
-            assert self.deliver(app, message)[0] == "IGNORED"
-            assert [one.state for one in parked_messages()] == ["running"]
-            end.set()
-            assert first.result(30) == ("SUCCESS", "ran")
-        assert not parked_messages()
+    return function
 
 
 @pytest.mark.django_db(transaction=True)

@@ -14,7 +14,6 @@ from django.test import Client
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import in_ascii, key_of
-from django_tasklock.locks.holder import holder_json
 from django_tasklock.models import AuditEntry, ParkedMessage
 from tests.support.admin_pages import Reader, page_of, table, words
 from tests.support.redis_server import free_port
@@ -174,17 +173,6 @@ class TestWhy:
         park(9, mode="coalesce")
         assert "the newest message runs" in why(actor, 9)
 
-    def test_it_runs(self, actor: Client) -> None:
-        park(5, state="running", holder=holder_json())
-        assert "has run it for 0 s. It is kept in case that process dies." in why(actor, 5)
-
-    def test_the_process_that_ran_it_has_ended(self, actor: Client) -> None:
-        gone = {**json.loads(holder_json()), "boot": "other", "pid": 2**22 + 1}
-        park(5, state="running", holder=json.dumps(gone))
-        park(9)
-        assert "which ran it, has ended" in why(actor, 5)
-        assert "videos.process[id-5] ran before it" in why(actor, 9)
-
     def test_no_worker_takes_it(self, actor: Client) -> None:
         park(5, state="dead", problem="there is no such task")
         park(9, "video:2", attempts=3)
@@ -206,9 +194,7 @@ class TestWhy:
 
     def test_over(self, actor: Client) -> None:
         park(5, state="promoted", mode="replaced")
-        park(9, state="ended")
         assert "A newer message has replaced it" in why(actor, 5)
-        assert "Its run is over" in why(actor, 9)
 
 
 class TestThePages:
@@ -230,7 +216,7 @@ class TestThePages:
         assert "dead (1)" in text
 
     def test_each_state_is_shown_in_words(self, actor: Client) -> None:
-        words_of = {"parked": "parked", "promoted": "on its way", "running": "running", "ended": "over"}
+        words_of = {"parked": "parked", "promoted": "on its way"}
         words_of |= {"dead": "dead", "of a later version": "of a later version"}
         for number, state in enumerate(words_of, 1):
             park(number, state=state[:10])

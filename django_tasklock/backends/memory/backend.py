@@ -78,5 +78,7 @@ class MemoryBackend(MemoryLeases, LockStore):
 
     def tally(self, name: str, number: int = 1) -> int:
         with store.mutex:
-            store.tallies[name] += number
-            return store.tallies[name]
+            counter = store.tallies.get(name, 0) + number
+            if number:
+                store.tallies[name] = counter
+            return counter

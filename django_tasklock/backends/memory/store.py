@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from itertools import islice
@@ -162,7 +162,7 @@ class Store:
         self.locks = Table(self.clock)
         self.permits = Table(self.clock)
         self.rates: dict[str, State] = {}
-        self.tallies: Counter[str] = Counter()
+        self.tallies: dict[str, int] = {}
 
     def wake_all(self) -> None:
         """Wake all waiters, so that they poll again."""

@@ -19,13 +19,11 @@ from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.celery.sending import send
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.locks.lock import Acquirable
 
 logger = logging.getLogger("django_tasklock")
 
 FIRST_DELAY = 1.0  # seconds until the first new attempt
 LONGEST_DELAY = 60.0  # the longest: a free lock stays unused for so long if only this message waits for it
-UNKNOWN_HOLDER_DELAY = 5.0  # seconds if the holder could not be read
 
 
 def reject(error: TaskLockError, message: Message) -> NoReturn:
@@ -38,22 +36,24 @@ def reject(error: TaskLockError, message: Message) -> NoReturn:
     raise Rejected(str(error))
 
 
-def defer(message: Message, lock: Acquirable, seconds: float | None = None, why: str = "", **header: Any) -> NoReturn:
-    """Send the message again, for ``seconds`` from now, by default a backoff. Uses no retry. Raises ``Retry``.
-
-    ``why``: by default that the lock is busy.
-    """
-    app = message.task.app
-    seconds = backoff(message, lock) if seconds is None else min(seconds, visibility_timeout(app) / 2)
-    seconds = max(seconds, shortest_countdown(app))
+def defer(message: Message, why: str, seconds: float | None = None, **header: Any) -> NoReturn:
+    """Send the message again, as ``send_again`` does. Uses no retry. Raises ``Retry``."""
     cancel_reservation(message.task, message.request)
-    header |= {"waits": message.header.get("waits", 0) + 1, "put_back": None}
-    send(message.to_signature(countdown=seconds, **header), message.task)
-    why = why or f"{lock.noun} {lock.name!r} is busy"
+    seconds = send_again(message, seconds, put_back=None, **header)
     raise Retry(f"{why}, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
-def backoff(message: Message, lock: Acquirable) -> float:
+def send_again(message: Message, seconds: float | None = None, **header: Any) -> float:
+    """Send the message again, for ``seconds`` from now, by default a backoff. Return the seconds."""
+    app = message.task.app
+    seconds = backoff(message) if seconds is None else min(seconds, visibility_timeout(app) / 2)
+    seconds = max(seconds, shortest_countdown(app))
+    header["waits"] = message.header.get("waits", 0) + 1
+    send(message.to_signature(countdown=seconds, **header), message.task)
+    return seconds
+
+
+def backoff(message: Message) -> float:
     """Return the seconds until another attempt: few, as bodies are usually short, doubled each time.
 
     Or the task's own ``default_retry_delay``. Jittered, and at most half of the broker's visibility timeout, beyond
@@ -63,10 +63,6 @@ def backoff(message: Message, lock: Acquirable) -> float:
     its end.
     """
     delay = message.task.default_retry_delay
-    if delay and delay != Task.default_retry_delay:
-        seconds = float(delay)
-    elif lock.busy_record is None:
-        seconds = UNKNOWN_HOLDER_DELAY
-    else:
-        seconds = min(FIRST_DELAY * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST_DELAY)
-    return float(min(seconds * random.uniform(1.0, 1.25), visibility_timeout(message.task.app) / 2))
+    if not delay or delay == Task.default_retry_delay:
+        delay = min(FIRST_DELAY * 2.0 ** min(message.header.get("waits", 0), 16), LONGEST_DELAY)
+    return float(min(delay * random.uniform(1.0, 1.25), visibility_timeout(message.task.app) / 2))

@@ -1,150 +1,267 @@
-"""Acquiring a lock that another delivery of the same message may hold, alive or dead, or its last try.
+"""The earlier deliveries of a message, as one delivery sees them: in the lock, in marks beside it, and by their result.
 
-A delivery that finds its own message in the lock is never skipped: a worker that died leaves its lock behind, and
-skipping the redelivered message would acknowledge work that is never done.
+A message is never skipped because it was delivered before: a worker that died leaves its lock behind, and to skip what
+comes back would acknowledge work that is never done. So a delivery that meets its own message in the lock takes over
+from a dead process, and leaves the work to a living one. Most messages are delivered once, and leave no mark:
+
+* ``again:<message>``: a second delivery has met the first, which is alive, and comes again later.
+* ``done:<message>``: the first, which found that mark when it released the lock, has ended, and its result is stored.
+* ``starts:<message>``: how often a message that may have been started before was started, without having ended since.
 """
 
 from __future__ import annotations
 
 import logging
+import sys
+import time
 from collections.abc import Generator
-from typing import NamedTuple, NoReturn
+from datetime import UTC, datetime
+from typing import Any, NoReturn
 
+from celery.exceptions import Retry
+from celery.utils.time import maybe_iso8601
+
+from django_tasklock import counts
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.delivery.defer import defer, send_again
 from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
-from django_tasklock.counts import TIMED_OUT
-from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.celery.state import STATE, state_of
+from django_tasklock.exceptions import BackendUnavailable, CrashLoop, TaskLockAcquireError
 from django_tasklock.locks import events
-from django_tasklock.locks.holder import RENEWED, abandoned, alive
+from django_tasklock.locks.holder import abandoned, alive
+from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import each_of
-from django_tasklock.types import Holder, Record, monotonic
+from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
 
-POLL_INTERVAL = 1.0  # seconds between two checks of a lease that may be renewed
-MARGIN = 0.1  # seconds by which an expiring lease may seem to end early
+TAKEOVERS = 3
+"""The default number of times that a message whose worker died is started again."""
+LONGEST_WATCH = 60_000  # milliseconds to watch a holder of which nobody knows whether it lives, and who has no lease
+MARGIN = 0.5  # seconds after which a lease that was not renewed has certainly ended
+RESULT_WAIT = 2.0  # seconds to wait for the result of another delivery that has just released the lock
+SKEW = 5.0  # seconds by which the clocks of two machines may differ
+
+Request = tuple[float, str]
+"""How long to wait for the lock, and the token of the lease that may be replaced."""
 
 
-class Attempt(NamedTuple):
-    """The result of a delivery's attempt to acquire its lock, and what it found out about earlier deliveries."""
+class Earlier:
+    """The earlier deliveries of a message.
 
-    taken: bool = False
-    """Whether the lock was acquired."""
-    holder_died: bool = False
-    """Whether the process of an earlier delivery was found dead."""
-    freed_boots: frozenset[str] = frozenset()
-    """The dead processes (``Holder.boot``) of earlier deliveries whose lock this very attempt freed."""
-    undecided: bool = False
-    """Whether neither a renewal nor the end of the lease was seen in time."""
-    released_meanwhile: bool = False
-    """Whether another holder released the lock meanwhile, perhaps another delivery of this message."""
-
-
-def acquire_busy(lock: TaskLock, message: Message) -> Attempt:
-    """Acquire a lock that was just found busy if its holder is dead. Wait only for an earlier delivery of ``message``.
-
-    Raises ``Duplicate`` if another delivery of it is alive.
+    ``comes_again``: whether a delivery that finds another one alive sends its message once more, in case that one is
+    interrupted: the broker's copy may be this one.
     """
-    lock.on_busy = lock.on_timeout = ""  # the conflict is counted already
-    attempt = resolve_duplicate(lock, message)
-    lock.on_timeout = TIMED_OUT
-    if attempt.taken or attempt.undecided:
-        return attempt
-    taken = free_abandoned(lock.busy_record, lock.name) and lock.acquire(blocking=False)
-    return attempt._replace(taken=taken, released_meanwhile=not taken)
+
+    def __init__(self, message: Message, *, comes_again: bool) -> None:
+        self.message = message
+        self.comes_again = comes_again
+        self.mark = f"{message.id}:{message.try_number}:{message.published or ''}"
+        """What is marked. Each try is a message of its own; an id may be used again."""
+        self.died = False
+        """Whether the process of one was found dead."""
+        self.waited = False
+        """Whether the lock was waited for. It may have been released by another delivery, just now."""
+        self._starts = 0
+
+    # The lock
+
+    def take_over(self, lock: TaskLock, refusal: Refusal) -> Lease | Refusal:
+        """Acquire a lock that was found busy if its holder is dead; otherwise return the last refusal.
+
+        Raises ``Duplicate`` if another delivery is alive, and ``Retry`` if an earlier try is.
+        """
+        steps = self._judge(lock, refusal)
+        try:
+            wait, token = next(steps)
+            while True:
+                wait, token = steps.send(lock.take(wait, supersedes=token, action=""))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    async def atake_over(self, lock: TaskLock, refusal: Refusal) -> Lease | Refusal:
+        """Do what ``take_over`` does, for coroutines."""
+        steps = self._judge(lock, refusal)
+        try:
+            wait, token = next(steps)
+            while True:
+                wait, token = steps.send(await lock.atake(wait, supersedes=token, action=""))
+        except StopIteration as end:
+            return end.value  # type: ignore[no-any-return]
+
+    def _judge(self, lock: TaskLock, refusal: Refusal) -> Generator[Request, Lease | Refusal, Lease | Refusal]:
+        """Judge the holder, whoever it is by then; yield how to ask for the lock next, and receive the answer."""
+        message, was_judged, watched = self.message, self.message.again, ""
+        while (record := refusal.record) is not None:
+            wait, token = 0.0, ""
+            tries_later = message.try_number - record.holder.retries
+            if not self._is_ours(record):
+                if not free_abandoned(record, lock.name):
+                    break
+            elif tries_later < 0:
+                discard(message, "a later try of it runs", refusal.error)
+            else:
+                message.again |= not tries_later
+                living = alive(record.holder)
+                if living is False:
+                    logger.warning("lock %r: %s died, its message continues here", lock.name, record.holder)
+                    self.died |= not tries_later
+                    token = record.token
+                elif record.token == watched or (not tries_later and (living or was_judged)):
+                    self._leave_to(refusal, tries_later)
+                else:
+                    # An earlier try, which is about to end, as retry() publishes before it raises. Or another machine:
+                    # if its lease is renewed it is alive, if the lease ends it is dead.
+                    self.waited, watched = True, record.token
+                    longest = lock.parameters.lease_ms or LONGEST_WATCH
+                    wait = min(longest, longest if record.ttl is None else record.ttl) / 1000 + MARGIN
+            answer = yield wait, token
+            if isinstance(answer, Lease):
+                if token:
+                    events.count_forced(record)
+                return answer
+            refusal = answer
+        return refusal
+
+    def _leave_to(self, refusal: Refusal, tries_later: int) -> NoReturn:
+        """Leave the message to the delivery that holds its lock, which is alive."""
+        if tries_later:
+            defer(self.message, str(refusal.error))
+        if not self.comes_again:
+            discard(self.message, "another delivery of it runs", refusal.error)
+        try:
+            get_backend().tally(f"again:{self.mark}")
+        except BackendUnavailable as error:  # without the mark, the result decides
+            logger.warning("%s: it is not marked as delivered again: %s", self._who, error)
+        seconds = send_again(self.message)
+        discard(self.message, f"another delivery of it runs, again in {seconds:.1f} s", refusal.error)
+
+    def _is_ours(self, record: Record) -> bool:
+        return record.holder.task_id == self.message.id and record.holder.task == self.message.task.name
+
+    # The marks, and the result
+
+    def end_if_done(self) -> None:
+        """Raise ``Duplicate`` if another delivery has done the work, or too many workers have died of it."""
+        if not self.message.delivered_before:
+            return
+        try:
+            done = get_backend().tally(f"done:{self.mark}", 0)
+        except BackendUnavailable as error:
+            done = 0
+            logger.warning("%s: it is not known whether it is done: %s", self._who, error)
+        reason = "it has ended" if done else self._result()
+        if reason:
+            discard(self.message, reason)
+
+    def _result(self) -> str:
+        """Return how another delivery ended, by the result backend: looked at once, unless it may come any moment."""
+        ends = time.monotonic() + (RESULT_WAIT if self.waited and self.message.wants_result else 0.0)
+        while not (reason := finished_reason(self.message)) and time.monotonic() < ends:
+            time.sleep(0.05)
+        return reason
+
+    def count_start(self, name: str) -> None:
+        """Count a start, while the lock ``name`` is held, if there may have been one before. Raises ``CrashLoop``."""
+        if not self.message.may_be_restarted:
+            return
+        try:
+            self._starts = get_backend().tally(f"starts:{self.mark}")
+            if self.died and self._starts == 1:  # the first start of a message is not counted when it is made
+                self._starts = get_backend().tally(f"starts:{self.mark}")
+        except BackendUnavailable as error:
+            logger.warning("%s: its start was not counted: %s", self._who, error)
+            return
+        died = self._starts - 1
+        if died:
+            counts.count(counts.TAKEN_OVER, counts.clean_kind(self.message.task.name))
+        if died > int(getattr(self.message.task, "takeovers", TAKEOVERS)):
+            self._starts = 0  # it stays counted: others may come
+            raise CrashLoop(f"{self._who}: {died} workers died of it; it is not started again", name=name)
+
+    def end(self, error: BaseException | None, seen: bool | None) -> None:
+        """Take the count back, as the run has ended in order; have the message marked as done where that is awaited.
+
+        ``seen``: whether the mark of a delivery that comes again was found at the release; ``None``: unknown.
+        """
+        if self._starts:
+            try:
+                get_backend().tally(f"starts:{self.mark}", -self._starts)
+            except BackendUnavailable as trouble:
+                logger.warning("%s: it stays counted as started: %s", self._who, trouble)
+        message = self.message
+        continues = message.will_be_redelivered(error) or self._was_sent_again(error)
+        if self.comes_again and not continues and seen is not False:
+            state_of(message.request).ended = self.mark, bool(seen)
+
+    @staticmethod
+    def _was_sent_again(error: BaseException | None) -> bool:
+        """Return whether the same try was sent again, by ``defer`` or for its turn. Celery's retry has a signature."""
+        return isinstance(error, Retry) and getattr(error, "sig", None) is None
+
+    @property
+    def _who(self) -> str:
+        return f"{self.message.task.name}[{self.message.id}]"
 
 
-async def aacquire_busy(lock: TaskLock, message: Message) -> Attempt:
-    """Do what ``acquire_busy`` does, for coroutines."""
-    lock.on_busy = lock.on_timeout = ""
-    attempt = await aresolve_duplicate(lock, message)
-    lock.on_timeout = TIMED_OUT
-    if attempt.taken or attempt.undecided:
-        return attempt
-    taken = free_abandoned(lock.busy_record, lock.name) and await lock.aacquire(blocking=False)
-    return attempt._replace(taken=taken, released_meanwhile=not taken)
+def on_postrun(sender: Any = None, **details: Any) -> None:
+    """Mark a message as done, for a delivery that comes again, now that its result is stored (``task_postrun``).
 
-
-def resolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
-    """Decide which delivery continues, after ``lock.acquire()`` found the lock busy.
-
-    An earlier try that is about to end is waited for, as ``retry()`` publishes before it raises. The lock of a dead
-    process is taken over by its token. Whether a process of another machine is alive is unknown: if its lease is
-    renewed it is alive, if the lease expires it is dead.
-
-    Raises ``Duplicate`` if another delivery is alive.
+    A crash before that needs another run.
     """
-    checks = _check_holder(lock, message)
+    state = sender.request.__dict__.get(STATE)
+    if state is None or state.ended is None or sys.exception() is not None:  # it ends by that, without a result
+        return
+    (mark, is_sure), state.ended = state.ended, None
     try:
-        next(checks)
-        while True:
-            taken = lock.acquire(blocking=False) or lock.acquire(blocking_timeout=POLL_INTERVAL)
-            checks.send(taken)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        if is_sure or get_backend().tally(f"again:{mark}", 0):
+            get_backend().tally(f"done:{mark}")
+    except BackendUnavailable as error:
+        logger.warning("%s[%s] was not marked as done: %s", sender.name, sender.request.id, error)
 
 
-async def aresolve_duplicate(lock: TaskLock, message: Message) -> Attempt:
-    """Do what ``resolve_duplicate`` does, for coroutines."""
-    checks = _check_holder(lock, message)
+def finished_reason(message: Message) -> str:
+    """Return how another delivery of this message ended, if it must not be started again; otherwise an empty text.
+
+    Only results since the publication of the message count, as task ids are reused.
+    """
     try:
-        next(checks)
-        while True:
-            taken = await lock.aacquire(blocking=False) or await lock.aacquire(blocking_timeout=POLL_INTERVAL)
-            checks.send(taken)
-    except StopIteration as end:
-        return end.value  # type: ignore[no-any-return]
+        meta = message.task.backend.get_task_meta(message.id, cache=False)
+        if meta.get("status") == "SUCCESS":
+            reason = "it has succeeded"
+        elif isinstance(meta.get("result"), CrashLoop):
+            reason = "too many workers have died of it"
+        else:
+            return ""
+        done = seconds_since_1970(meta.get("date_done"))
+    except Exception as error:  # no result backend, or it is down: the lock and the guard decide
+        logger.debug("%s[%s]: no result could be read: %s", message.task.name, message.id, error)
+        return ""
+    return reason if done is None or message.published is None or done > message.published - SKEW else ""
 
 
-def is_of_message(holder: Holder, message: Message) -> bool:
-    """Return whether the holder is a delivery of this message."""
-    return holder.task_id == message.id and holder.task == message.task.name
-
-
-def _check_holder(lock: TaskLock, message: Message) -> Generator[None, bool, Attempt]:
-    """Check the holder before each ``yield``, which receives whether the lock was acquired then. Return the attempt."""
-    holder_died, freed_boots = False, set[str]()
-    ends = monotonic() + (lock.parameters.lease_ms or 60_000) / 1000 + 2 * POLL_INTERVAL
-    first_record: Record | None = None
-    while (record := lock.busy_record) is not None and is_of_message(record.holder, message):
-        tries_later = message.try_number - record.holder.retries
-        is_alive = alive(record.holder)
-        if tries_later < 0:
-            discard_duplicate(lock.conflict, message, "a later try of it runs")
-        elif is_alive is False:
-            logger.warning("lock %r: %s died, its message continues here", lock.name, record.holder)
-            holder_died |= not tries_later
-            if free_dead_lock(lock.name, record.token) and not tries_later:
-                freed_boots.add(record.holder.boot)
-        elif not tries_later and (is_alive or (first_record is not None and was_renewed(first_record, record))):
-            discard_duplicate(lock.conflict, message, "another delivery of it runs")
-        if first_record is None or first_record.token != record.token:
-            first_record = record
-        now = monotonic()
-        if now >= ends:
-            return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots), undecided=True)
-        if (yield):
-            in_time = record.ttl is None or monotonic() < now + record.ttl / 1000 - MARGIN
-            # Released before its lease could expire: its process did not die.
-            released = is_alive is None and not tries_later and in_time
-            return Attempt(True, holder_died, frozenset(freed_boots), released_meanwhile=released)
-    return Attempt(holder_died=holder_died, freed_boots=frozenset(freed_boots))
+def seconds_since_1970(moment: object) -> float | None:
+    """Convert a time from a result backend, a datetime or its text; UTC if it has no time zone."""
+    if not isinstance(moment, datetime | str):
+        return None
+    found = maybe_iso8601(moment)
+    if not isinstance(found, datetime):
+        return None
+    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
 
 
 def free_abandoned(record: Record | None, name: str) -> bool:
     """Free the lock of an ``abandoned`` holder, of any message. Return whether this call did."""
-    if record is None or not abandoned(record):
-        return False
-    logger.warning("lock %r: %s died, its lock is free", name, record.holder)
-    return free_dead_lock(name, record.token)
+    return record is not None and abandoned(record) and free_dead(record, name)
 
 
-def free_dead_lock(name: str, token: str) -> bool:
+def free_dead(record: Record, name: str) -> bool:
     """Free the lock of a dead process. Return whether this call is known to have done so: the reply may be lost."""
+    logger.warning("lock %r: %s died, its lock is free", name, record.holder)
     try:
-        freed = [record for one in each_of(name) if (record := get_backend().remove(one, token)) is not None]
+        freed = [found for one in each_of(name) if (found := get_backend().remove(one, record.token)) is not None]
     except BackendUnavailable as error:  # the next acquire applies the policy
         logger.warning("lock %r: not taken over: %s", name, error)
         return False
@@ -153,14 +270,7 @@ def free_dead_lock(name: str, token: str) -> bool:
     return bool(freed)
 
 
-def was_renewed(first: Record, now: Record) -> bool:
-    """Return whether the lease of the same holder ends later than before."""
-    if first.token != now.token or first.ttl is None or now.ttl is None:
-        return False
-    return now.now + now.ttl > first.now + first.ttl + RENEWED
-
-
-def discard_duplicate(error: TaskLockAcquireError | None, message: Message, why: str) -> NoReturn:
+def discard(message: Message, why: str, error: TaskLockAcquireError | None = None) -> NoReturn:
     """End this delivery without a result, as that is the other delivery's, but log it. Raises ``Duplicate``."""
     text = f"{message.task.name}[{message.id}] is delivered again: {why}"
     events.conflict(error or TaskLockAcquireError(text), "duplicate")

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import logging
+from functools import cached_property
 from typing import NoReturn
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.delivery.duplicates import free_abandoned
-from django_tasklock.celery.delivery.history import History
-from django_tasklock.celery.exceptions import Parked
+from django_tasklock.celery.delivery.defer import defer
+from django_tasklock.celery.delivery.duplicates import Earlier, discard, free_abandoned
+from django_tasklock.celery.exceptions import Duplicate, Parked
+from django_tasklock.celery.message import Message
 from django_tasklock.celery.parking import order, store as parking
 from django_tasklock.celery.parking.ending import end_replaced
+from django_tasklock.celery.parking.envelope import seal
 from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.celery.parking.rows import DOWN
+from django_tasklock.celery.parking.rows import DOWN, PARKED, ParkedRow
 from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -24,28 +27,65 @@ logger = logging.getLogger("django_tasklock")
 class Line:
     """The position of one message among those that wait for the same lock."""
 
-    def __init__(self, history: History, queue_limit: int | None) -> None:
-        self.history = history
-        self.message = history.message
-        self.entry = history.entry
-        self.name = history.entry.name
-        self.on_conflict = history.entry.on_conflict
+    def __init__(
+        self, message: Message, earlier: Earlier, name: str, on_conflict: str, queue_limit: int | None
+    ) -> None:
+        self.message = message
+        self.earlier = earlier
+        self.name = name
+        self.on_conflict = on_conflict
         self.queue_limit = queue_limit
+        self._row: ParkedRow | None = None
         self._is_alone = False
 
+    @cached_property
+    def number(self) -> int:
+        """The sequence number of the message, drawn on arrival if its publisher drew none."""
+        return order.number_of(self.message, self.name if self.on_conflict == "queue" else "")
+
+    def check_row(self) -> None:
+        """Read the row of a message that was delivered before. Raises ``Duplicate`` if another copy has it."""
+        message = self.message
+        self._row = row = parking.find(message.id)
+        if row is None and message.sent and not (message.redelivered or message.again):
+            discard(message, "its run has begun")
+        if row is not None and (row.state == PARKED or row.sent != message.sent):
+            discard(message, "it is parked")
+
+    def take_row(self) -> None:
+        """Delete the row, as the message starts now: the lock is held. Raises ``Duplicate`` if another copy has it."""
+        if self._row is None or not parking.remove_unchanged(self._row):
+            self.check_row()
+            if self._row is not None:
+                parking.remove_unchanged(self._row)
+
+    def end_if_done(self) -> None:
+        """Leave the line and raise ``Duplicate`` if another delivery has done the work."""
+        try:
+            self.earlier.end_if_done()
+        except Duplicate:
+            if self.on_conflict == "queue":  # it may have drawn a number on arrival, for which others would wait
+                order.leave(self.name, self.message.id)
+            raise
+
     def wait_turn(self) -> Skipped | None:
-        """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one has replaced it."""
+        """Return ``None`` if it is the message's turn; otherwise park it, or end it if a newer one has replaced it.
+
+        Raises ``Duplicate`` if another copy of it is parked, or was promoted.
+        """
+        if self.message.delivered_before:
+            self.check_row()
         if self.on_conflict == "queue":
             if not self.is_first():
-                self.history.discard_if_done()
+                self.end_if_done()
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
-        elif self.on_conflict == "coalesce" and self.history.is_promoted:
+        elif self._row is not None:
             if self._is_outdated():  # its promoter has ended older ones, and a newer one would have ended this one
                 return self.end_as_replaced()
-        elif self.on_conflict == "coalesce":
-            neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
+        else:
+            neighbours = parking.read_neighbours(self.name, self.number, self.message.id)
             if neighbours.newer or self._is_outdated():
                 return self.end_as_replaced()
             end_replaced(neighbours.older, self.message.task.app)
@@ -56,16 +96,16 @@ class Line:
         if self.message.sent:
             return True  # the promoter has checked, and may have passed over one that no worker takes
         if not get_backend().keeps_order:
-            return not parking.has_older(self.name, self.entry.number)
+            return not parking.has_older(self.name, self.number)
         try:  # the store's line includes parked messages
-            return not get_backend().count_before(self.name, self.entry.number)
+            return not get_backend().count_before(self.name, self.number)
         except BackendUnavailable:
             return True  # the lock cannot be read either, and its policy decides
 
     def _is_outdated(self) -> bool:
         """Return whether a message that was published later has arrived earlier, and may have run already."""
         try:
-            return not get_backend().record_newest(self.name, self.entry.number)
+            return not get_backend().record_newest(self.name, self.number)
         except BackendUnavailable:
             return False
 
@@ -74,14 +114,14 @@ class Line:
 
         The message is parked first, and the lock is checked after that.
         """
-        message, history = self.message, self.history
+        message = self.message
         cancel_reservation(message.task, message.request)
         try:
             self._write_row()
         except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
             order.leave(self.name, message.id)
-            history.defer()
+            defer(message, f"lock {self.name!r} is busy")
         try:
             self._end_replaced()
         except DOWN as error:
@@ -93,15 +133,17 @@ class Line:
 
     def _write_row(self) -> None:
         """Write the row. Raises ``TaskLockAcquireError`` if too many wait."""
-        message, history = self.message, self.history
-        if history.maybe_redelivered and not history.row_was_read:
-            history.read_row()
+        message = self.message
+        signature = message.to_signature(put_back=None, ticket=self.number)
         stored = parking.park(
-            *self.entry.columns,
-            self.entry.sealed(),
+            self.name,
+            self.number,
+            self.on_conflict,
+            message.task.name,
+            message.id,
+            seal(self.name, signature, message.task),
             limit=self.queue_limit,
-            crashes=history.crashes,
-            fresh=not history.maybe_redelivered,
+            fresh=not message.delivered_before,
         )
         if not stored:
             order.leave(self.name, message.id)
@@ -113,7 +155,7 @@ class Line:
         if self.on_conflict != "coalesce":
             return
         # Read after it was parked, so that of two that are parked at once the older one sees the newer.
-        neighbours = parking.read_neighbours(self.name, self.entry.number, self.message.id)
+        neighbours = parking.read_neighbours(self.name, self.number, self.message.id)
         if neighbours.newer:
             self.end_as_replaced()
         end_replaced(neighbours.older, self.message.task.app)
@@ -131,7 +173,7 @@ class Line:
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         events.conflict(error, "coalesce")
         row = parking.find(self.message.id)
-        if self.history.maybe_redelivered:
+        if self.message.delivered_before:
             self._release_dead_lock()
         if row is not None:
             end_replaced([row], self.message.task.app)
@@ -158,16 +200,6 @@ class Line:
         """Promote the next message, after the lock was released, if there may be one."""
         if not self._is_alone:
             self.promote_next()
-
-    def promote_if_flagged(self) -> None:
-        """Promote the next message if the lock was flagged because one was parked behind it."""
-        try:
-            flagged = get_backend().clear_flag(self.name)
-        except BackendUnavailable as error:
-            logger.warning("lock %r: its parked messages are left to the workers' next poll: %s", self.name, error)
-        else:
-            if flagged:
-                self.promote_next()
 
     def promote_next(self) -> None:
         """Put the next message that waits for the lock back into the broker, if the lock is free."""

@@ -10,8 +10,7 @@ from typing import Any, cast
 
 from celery._state import _task_stack, get_current_worker_task  # type: ignore[attr-defined]
 
-from django_tasklock.celery.delivery.defer import defer
-from django_tasklock.celery.delivery.duplicates import Attempt, aacquire_busy, acquire_busy
+from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.host import is_continued
 from django_tasklock.celery.message import Message, predecessor_request
 from django_tasklock.celery.state import STATE, state_of
@@ -70,31 +69,24 @@ class NestedCaller(HelperCaller):
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.lock = cast(TaskLock, call.lock)
-        self.message = Message(get_current_worker_task())
+        self.earlier = Earlier(Message(get_current_worker_task()), comes_again=False)
         self.patience, self.wait = self.wait, 0.0
         if self.patience:
             self.action = ""
 
     def on_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Acquire the lock also from a dead delivery of this message. Raises ``Duplicate`` if a living one holds it."""
-        lock = self.lock
-        taken = self._taken(acquire_busy(lock, self.message)) or (
-            self.patience > 0 and lock.acquire(blocking_timeout=self.patience)
-        )
-        return lock.require_lease() if taken else self.call.skip_or_raise(lock.conflict_error())
+        answer = self.earlier.take_over(self.lock, refusal)
+        if isinstance(answer, Refusal) and self.patience:
+            answer = self.lock.take(self.patience)
+        return answer if isinstance(answer, Lease) else self.call.skip_or_raise(answer.error)
 
     async def aon_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Do what ``on_busy`` does, for coroutines."""
-        lock = self.lock
-        taken = self._taken(await aacquire_busy(lock, self.message)) or (
-            self.patience > 0 and await lock.aacquire(blocking_timeout=self.patience)
-        )
-        return lock.require_lease() if taken else self.call.skip_or_raise(lock.conflict_error())
-
-    def _taken(self, attempt: Attempt) -> bool:
-        if attempt.undecided:
-            defer(self.message, self.lock)
-        return attempt.taken
+        answer = await self.earlier.atake_over(self.lock, refusal)
+        if isinstance(answer, Refusal) and self.patience:
+            answer = await self.lock.atake(self.patience)
+        return answer if isinstance(answer, Lease) else self.call.skip_or_raise(answer.error)
 
 
 def skip_element(call: Call) -> None:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import random
-from collections.abc import Iterable
 from typing import Any, NoReturn, cast
 
 from celery._state import get_current_task, get_current_worker_task
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.definition import bound_arguments, limiters_of
+from django_tasklock.celery.definition import limiters_of
 from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.message import Message
 from django_tasklock.decorators.call import Call, Caller, Skipped
@@ -34,31 +32,6 @@ def limits_body(permit: PermitOfCall) -> bool:
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
         return False
     return any(permit is one for one in limiters_of(task))
-
-
-def limiter_names(task: Any, args: Any, kwargs: Any) -> set[str]:
-    """Return the names of the limiters of one call of a task, as its decorated function computes them."""
-    names = set()
-    for permit in limiters_of(task):
-        with contextlib.suppress(Exception):  # a call whose arguments do not fit was never run
-            names.add(permit.template.name(bound_arguments(task, args), kwargs))
-    return names
-
-
-def free_permits(task: Any, task_id: str, names: Iterable[str]) -> bool:
-    """Free the permits that dead processes hold for this message. Return False if a living process holds one."""
-    freed = True
-    for name in names:
-        permits = get_backend().permits
-        for record in permits.members(name):
-            if record.holder.task_id != task_id or record.holder.task != task.name:
-                continue
-            if alive(record.holder) is not False:
-                freed = False
-            elif (removed := permits.remove(name, record.token)) is not None:
-                events.count_forced(removed, "limiter")
-                logger.warning("limiter %r: a permit is free: the process of %s[%s] died", name, task.name, task_id)
-    return freed
 
 
 class PermitTaskCaller(Caller):
@@ -102,4 +75,4 @@ class PermitTaskCaller(Caller):
 
     def _defer(self) -> NoReturn:
         seconds = min(FIRST_DELAY * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST_DELAY)
-        defer(self.message, self.lock, seconds * random.uniform(1.0, 1.25))
+        defer(self.message, f"limiter {self.lock.name!r} is busy", seconds * random.uniform(1.0, 1.25))

@@ -7,16 +7,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from django_tasklock.backends.contract.codec import holder_of, json_object
+from django_tasklock.backends.contract.codec import json_object
 from django_tasklock.conf import get_settings
-from django_tasklock.locks.holder import alive
 from django_tasklock.names import strip_prefix
 
 if TYPE_CHECKING:
     from django_tasklock.models import ParkedMessage
-
-NO_HOLDER = "{}"
-"""The holder of a message that was never started."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,16 +23,13 @@ class ParkedInfo:
     task: str
     task_id: str
     state: str
-    """One of ``parked``, ``promoted`` (on its way), ``running`` (kept in case its worker dies), ``ended`` and ``dead``
-    (no worker takes it, an operator decides)."""
+    """One of ``parked``, ``promoted`` (on its way) and ``dead`` (no worker takes it, an operator decides)."""
     mode: str
     """The ``on_conflict`` that parked it: ``queue`` or ``coalesce``; ``replaced``: a newer message replaced it, and its
     result is being stored."""
     parked_at: datetime
     waited: float
     """Seconds since it was parked."""
-    crashes: int
-    """The number of workers that died of it."""
     problem: str = ""
     """The reason why it is dead."""
     number: int = 0
@@ -47,10 +40,6 @@ class ParkedInfo:
     """Seconds since it entered this state."""
     attempts: int = 0
     """How often in a row it was put back into the broker without a worker taking it."""
-    holder: str = ""
-    """The holder that runs it, or ran it last."""
-    alive: bool | None = None
-    """Whether that process is alive; ``None`` if there is none, or it cannot be known from here."""
 
 
 def parked_messages(
@@ -65,8 +54,6 @@ def parked_messages(
 def info_of(row: ParkedMessage) -> ParkedInfo:
     """Return the information about a row that was read with the database's time as ``now``."""
     now: int = row.now  # type: ignore[attr-defined]
-    ran = row.holder != NO_HOLDER
-    holder = holder_of(json_object(row.holder))
     return ParkedInfo(
         name=full_name(row.message, row.name),
         task=row.task,
@@ -75,14 +62,11 @@ def info_of(row: ParkedMessage) -> ParkedInfo:
         mode=row.mode,
         parked_at=datetime.fromtimestamp(row.parked_at / 1000, UTC),
         waited=max(0, now - row.parked_at) / 1000,
-        crashes=row.crashes,
         problem=row.problem,
         number=row.ticket,
         id=row.pk,
         changed=max(0, now - row.changed_at) / 1000,
         attempts=row.attempts,
-        holder=str(holder) if ran else "",
-        alive=alive(holder) if ran else None,
     )
 
 

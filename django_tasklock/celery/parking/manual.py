@@ -13,7 +13,7 @@ from django_tasklock.celery.parking.ending import revoke
 from django_tasklock.celery.parking.envelope import UnusableMessage, check
 from django_tasklock.celery.parking.listing import full_name
 from django_tasklock.celery.parking.promotion import is_held, promote, promote_next
-from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED, RUNNING
+from django_tasklock.celery.parking.rows import DEAD, PARKED, PROMOTED
 
 
 def requeue(task_id: str) -> tuple[str, str] | None:
@@ -44,7 +44,7 @@ def publish(task_id: str) -> tuple[str, str] | None:
     if row is None:
         return None
     name = full_name(parking.read_message(row) or "", "")
-    if row.state not in (PARKED, PROMOTED, RUNNING):
+    if row.state not in (PARKED, PROMOTED):
         return name, f"it is {row.state}"
     if is_held(name):
         return name, "its lock is held"

@@ -14,17 +14,15 @@ from typing import Any, NamedTuple
 
 from django_tasklock import signals
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.parking import store as parking
 from django_tasklock.celery.parking.ending import DueMessage, end_replaced, mark_dead, open_row, revoke
 from django_tasklock.celery.parking.envelope import UnusableMessage
-from django_tasklock.celery.parking.rows import ENDED, PARKED, PROMOTED, REPLACED, RUNNING, ParkedRow, close_idle
+from django_tasklock.celery.parking.rows import PARKED, PROMOTED, REPLACED, ParkedRow, close_idle
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks import holder as holders
 from django_tasklock.locks.holder import abandoned
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
@@ -35,7 +33,6 @@ PERIOD = 5.0  # seconds between two polls of one promoter
 PATIENCE = 10.0  # seconds for a message that was put back to arrive, doubled each time: it may be in a long queue
 LONGEST_PATIENCE = 600.0
 PREDECESSOR_PATIENCE = 10.0  # seconds to wait for a message that was published earlier and has not arrived
-RESULT_PATIENCE = 60.0  # seconds to store a result, if the state of the process that does so is unknown
 MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
 UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps
 MOST_SKIPPED = 20  # unusable messages at the head of one line that are passed over in one poll
@@ -108,7 +105,6 @@ def next_in_line(key: str, app: Any, *, free: bool = False) -> LineCheck:
         if any(row.state == PROMOTED and row.mode != REPLACED and row not in late for row in moving):
             return check
         ready = [row for row in late if row not in exhausted]
-        ready += [row for row in moving if row.state in (RUNNING, ENDED) and not is_running(row)]
         ready += [] if head is None else [head]
         if not ready or len(passed) >= MOST_SKIPPED:
             return check
@@ -149,18 +145,6 @@ def _awaits_another(row: ParkedRow, name: str) -> bool:
     return get_backend().count_before(name, row.number, forget=is_over) > 0 and not is_over
 
 
-def is_running(row: ParkedRow) -> bool:
-    """Return whether the process that ran it last is known to be alive, or may be storing its result."""
-    known = holders.alive(holder_of(json_object(row.holder)))
-    storing = row.state == ENDED and row.now - row.changed_at < RESULT_PATIENCE * 1000
-    return known is True or (known is None and storing)
-
-
-def ran_here(row: ParkedRow) -> bool:
-    """Return whether this process ran it last."""
-    return holder_of(json_object(row.holder)).boot == holders.boot()
-
-
 def _end_without_run(due: DueMessage, app: Any) -> bool:
     """End a message that has expired, since RabbitMQ drops it silently, or was replaced. Return whether it is such."""
     if due.row.mode == REPLACED:
@@ -180,7 +164,7 @@ def _put_back(due: DueMessage) -> bool:
     """
     row, signature = due.row, due.signature
     attempts = row.attempts + 1
-    if not parking.move_to(row, PROMOTED, sent=1, crashes=int(row.state == RUNNING), attempts=attempts):
+    if not parking.move_to(row, PROMOTED, sent=1, attempts=attempts):
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -21,10 +20,6 @@ PARKED = "parked"
 """The message waits for its lock."""
 PROMOTED = "promoted"
 """The message was put back into the broker, and a worker will receive it."""
-RUNNING = "running"
-"""A worker runs the message. With late acknowledgement it is kept, in case that worker dies."""
-ENDED = "ended"
-"""The run is over, and the result is being stored."""
 DEAD = "dead"
 """No worker takes it, or its author is unknown: the line goes on, an operator decides."""
 
@@ -39,9 +34,7 @@ _FIELDS = (
     "state",
     "task",
     "task_id",
-    "holder",
     "sent",
-    "crashes",
     "attempts",
     "parked_at",
     "changed_at",
@@ -60,9 +53,7 @@ class ParkedRow:
     state: str
     task: str
     task_id: str
-    holder: str
     sent: int
-    crashes: int
     attempts: int
     parked_at: int
     changed_at: int
@@ -77,7 +68,7 @@ class ParkedLine(NamedTuple):
     head: ParkedRow | None
     """The next of the parked messages, with its text."""
     others: list[ParkedRow]
-    """The messages that are neither parked nor dead."""
+    """The messages that are on their way."""
     alone: bool = False
     """Whether no other message is parked or promoted."""
 
@@ -145,17 +136,6 @@ def insert(alias: str, row: ParkedMessage) -> bool:
 def delete(rows: QuerySet[ParkedMessage]) -> int:
     """Delete the rows by a single statement, without signals or a transaction. Return how many there were."""
     return rows._raw_delete(rows.db)
-
-
-@contextmanager
-def brief_connection() -> Iterator[None]:
-    """Close this thread's connection at the end if it was not open before."""
-    was_open = connections[session.alias].connection is not None
-    try:
-        yield
-    finally:
-        if not was_open:
-            close_idle()
 
 
 def close_idle() -> None:

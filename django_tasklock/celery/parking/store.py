@@ -1,4 +1,4 @@
-"""Messages kept in the database: those that wait for their lock, and those that are kept in case a worker dies.
+"""Messages kept in the database, as they wait for their lock.
 
 A row is changed only by an UPDATE whose condition is the state that was read. So of any number of processes that want
 to put a message back into the broker exactly one does.
@@ -16,11 +16,9 @@ from django_tasklock import counts
 from django_tasklock.backends.database.names import in_ascii, key_of, storable
 from django_tasklock.celery.parking.rows import (
     DEAD,
-    ENDED,
     PARKED,
     PROMOTED,
     REPLACED,
-    RUNNING,
     Neighbours,
     ParkedLine,
     ParkedRow,
@@ -36,8 +34,6 @@ from django_tasklock.models import ParkedMessage
 
 MOVING = 500  # messages on their way that are read at once
 CHUNK = 500  # locks in one query: SQLite allows few parameters
-
-_RESET_ATTEMPTS = {"attempts": 0, "problem": ""}  # the columns of a message that a worker has taken
 
 
 def find(task_id: str) -> ParkedRow | None:
@@ -63,7 +59,7 @@ def read_line(key: str, excluded_ids: Collection[int] = (), excluded_tasks: Coll
             rows = rows.exclude(task__in=excluded_tasks)
         parked = rows.filter(state=PARKED)
         oldest, newest = first_of(parked, "ticket", "id"), first_of(parked, "-ticket", "-id")
-        moving = rows.filter(state__in=(PROMOTED, RUNNING, ENDED))
+        moving = rows.filter(state=PROMOTED)
         # One statement: a row promoted between two would be in neither result, or a second one would be promoted.
         found = sorted(read(oldest, newest, moving, message=True), key=lambda row: (row.number, row.id))
         waiting = [row for row in found if row.state == PARKED]  # the oldest with its message, and the newest
@@ -104,59 +100,23 @@ def read_neighbours(name: str, number: int, task_id: str) -> Neighbours:
 
 def park(
     name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None,
-    crashes: int = 0, fresh: bool = False,
+    fresh: bool = False,
 ) -> bool:  # fmt: skip
     """Store a message. Return False if ``limit`` others wait for ``name`` already.
 
     A message that waits already keeps its place. ``fresh``: it probably has no row yet.
     """
-    new: dict[str, Any] = {"state": PARKED, **_RESET_ATTEMPTS}
-    if crashes:
-        new["crashes"] = crashes
-    return _upsert(name, number, mode, task, task_id, message, limit, fresh, **new)
 
-
-def mark_started(
-    name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str, crashes: int
-) -> None:
-    """Store a message that starts now, so that it is found if this worker dies too."""
-    new = {"state": RUNNING, "holder": holder, "crashes": crashes, "place": None, **_RESET_ATTEMPTS}
-    _upsert(name, number, mode, task, task_id, message, None, False, **new)
-
-
-def start(row: ParkedRow, holder: str) -> bool:
-    """Record that a promoted message starts now. Return False if its row has changed since it was read."""
-
-    def verb(alias: str, again: bool) -> bool:
-        new = {"state": RUNNING, "holder": holder, "place": None, "changed_at": Now(), **_RESET_ATTEMPTS}
-        if _unchanged(alias, row).update(**new) > 0:
-            return True
-        mine = rows_of(alias).filter(id=row.id, state=RUNNING, sent=row.sent, holder=holder)
-        return again and mine.exists()  # a first attempt succeeded, and the reply was lost
-
-    return session.run(verb)
-
-
-def record_running(name: str, number: int, mode: str, task: str, task_id: str, message: str, holder: str) -> bool:
-    """Store a message that another delivery of it runs. Return False if it has a row."""
-
-    def verb(alias: str, again: bool) -> bool:
-        return insert(alias, _row(name, number, mode, task, task_id, message, state=RUNNING, holder=holder))
-
-    return session.run(verb, name=name)
-
-
-def _upsert(
-    name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None, fresh: bool,
-    **rest: Any,
-) -> bool:  # fmt: skip
     def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id)
-        new = {"message": message, "changed_at": Now(), **rest}
+        new = {"message": message, "changed_at": Now(), "state": PARKED, "attempts": 0, "problem": ""}
         first = fresh
         while first or not mine.update(**new):
             first = False
-            row = _row(name, number, mode, task, task_id, message, **rest)
+            row = ParkedMessage(
+                key=key_of(name), name=in_ascii(name), ticket=number, mode=mode, state=PARKED, task=task[:255],
+                task_id=task_id, message=message, parked_at=Now(), changed_at=Now(),
+            )  # fmt: skip
             if limit is not None:
                 row.place = _free_place(alias, row.key, limit)
                 if row.place is None:
@@ -167,7 +127,7 @@ def _upsert(
         return True
 
     done = session.run(verb, name=name)
-    if done and rest["state"] != RUNNING:
+    if done:
         _count(counts.PARKED, task)
     return done
 
@@ -178,19 +138,12 @@ def _event_of(before: ParkedRow, state: str, mode: str) -> str | None:
         return None
     if mode == REPLACED:
         return counts.SUPERSEDED
-    return counts.TAKEN_OVER if before.state in (RUNNING, ENDED) else counts.PROMOTED
+    return counts.PROMOTED
 
 
 def _count(event: str | None, task: str) -> None:
     if event is not None:
         counts.count(event, counts.clean_kind(task))
-
-
-def _row(name: str, number: int, mode: str, task: str, task_id: str, message: str, **rest: Any) -> ParkedMessage:
-    return ParkedMessage(
-        key=key_of(name), name=in_ascii(name), ticket=number, mode=mode, task=task[:255], task_id=task_id,
-        message=message, parked_at=Now(), changed_at=Now(), **rest,
-    )  # fmt: skip
 
 
 def _free_place(alias: str, key: str, limit: int) -> int | None:
@@ -205,14 +158,14 @@ def _unchanged(alias: str, row: ParkedRow) -> QuerySet[ParkedMessage]:
     return rows_of(alias).filter(id=row.id, state=row.state, sent=row.sent, changed_at=row.changed_at)
 
 
-def move_to(row: ParkedRow, state: str, *, sent: int = 0, crashes: int = 0, **more: Any) -> bool:
+def move_to(row: ParkedRow, state: str, *, sent: int = 0, **more: Any) -> bool:
     """Set a message's state, unless its row has changed since it was read. Return whether it was set.
 
     ``more``: further columns and their values.
     """
 
     def verb(alias: str, again: bool) -> bool:
-        new = {"sent": F("sent") + sent, "crashes": F("crashes") + crashes, "changed_at": Now(), **more}
+        new = {"sent": F("sent") + sent, "changed_at": Now(), **more}
         return _unchanged(alias, row).update(state=state, **new) > 0
 
     moved = session.run(verb)
@@ -240,15 +193,6 @@ def read_message(row: ParkedRow) -> str | None:
     )
 
 
-def mark_ended(task_id: str) -> None:
-    """Record that the run of a kept message is over, except for its result."""
-
-    def verb(alias: str, again: bool) -> int:
-        return rows_of(alias).filter(task_id=task_id, state=RUNNING).update(state=ENDED, changed_at=Now())
-
-    session.run(verb)
-
-
 def remove_unchanged(row: ParkedRow) -> bool:
     """Remove a row, unless it has changed since it was read. Return whether it was removed."""
 
@@ -259,20 +203,9 @@ def remove_unchanged(row: ParkedRow) -> bool:
     return session.run(verb)
 
 
-def remove(task_id: str, *, of: str | None = None) -> bool:
-    """Remove a message's row. Return whether it had one.
-
-    ``of``: only if the process with that ``boot`` has finished it. Not if it waits, as its next try may, and not if
-    another process has started it meanwhile, because the row counts how many workers died of it.
-    """
-
-    def verb(alias: str, again: bool) -> bool:
-        rows = rows_of(alias).filter(task_id=task_id)
-        if of is not None:
-            rows = rows.filter(state__in=(RUNNING, ENDED), holder__contains=f'"{of}"')
-        return delete(rows) > 0
-
-    return session.run(verb)
+def remove(task_id: str) -> bool:
+    """Remove a message's row. Return whether it had one."""
+    return session.run(lambda alias, again: delete(rows_of(alias).filter(task_id=task_id)) > 0)
 
 
 def next_key(after: str) -> str | None:
@@ -376,11 +309,11 @@ def count_before(ids: Sequence[int]) -> dict[int, int]:
 
 
 def moving_of(names: Sequence[str]) -> dict[str, list[ParkedRow]]:
-    """Return the messages of these locks that are on their way or run, by lock, at most ``MOVING`` in all."""
+    """Return the messages of these locks that are on their way, by lock, at most ``MOVING`` in all."""
     keys = {key_of(name): name for name in names}
 
     def verb(alias: str, again: bool) -> list[ParkedRow]:
-        return read(rows_of(alias).filter(key__in=list(keys), state__in=(PROMOTED, RUNNING, ENDED))[:MOVING])
+        return read(rows_of(alias).filter(key__in=list(keys), state=PROMOTED)[:MOVING])
 
     found: dict[str, list[ParkedRow]] = {}
     for row in session.run(verb, write=False) if keys else ():

@@ -16,7 +16,7 @@ MAX_PAGE_SIZE = 500
 """Messages per page; each of their locks costs a request to the store."""
 
 
-STATES = ("parked", "promoted", "running", "dead", "ended")
+STATES = ("parked", "promoted", "dead")
 """The states of stored messages, as in ``ParkedInfo.state``."""
 
 

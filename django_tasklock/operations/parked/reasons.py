@@ -39,12 +39,7 @@ class Reasons:
 
     def explain(self, info: ParkedInfo) -> list[str]:
         """Return the sentences in the active language."""
-        values = {
-            "ago": format_duration(info.changed),
-            "problem": info.problem,
-            "holder": info.holder,
-            "n": info.attempts,
-        }
+        values = {"ago": format_duration(info.changed), "problem": info.problem, "n": info.attempts}
         if info.mode == "replaced":
             found = [_("A newer message has replaced it, and its result is being stored.")]
         elif info.state == "parked":
@@ -53,12 +48,8 @@ class Reasons:
             found = [_("It was put back into the broker %(ago)s ago, and no worker has taken it yet.") % values]
             if info.changed > PICKUP_SECONDS:
                 found.append(_("Its queue may be long, or no worker may read it: it is put back again in a while."))
-        elif info.state == "running":
-            found = self._explain_running(info)
-        elif info.state == "dead":
-            found = [_("No worker takes it: %(problem)s") % values]
         else:
-            found = [_("Its run is over, and its result is being stored.")]
+            found = [_("No worker takes it: %(problem)s") % values]
         if info.state == "parked" and info.attempts:
             text = ngettext(
                 "It was put back %(n)d time, and no worker took it.",
@@ -67,12 +58,6 @@ class Reasons:
             )
             found.append(text % values)
         return found
-
-    def _explain_running(self, info: ParkedInfo) -> list[str]:
-        values = {"ago": format_duration(info.changed), "holder": info.holder}
-        if info.alive is False:
-            return [_("%(holder)s, which ran it, has ended: it is put back when its lock is free.") % values]
-        return [_("%(holder)s has run it for %(ago)s. It is kept in case that process dies.") % values]
 
     def _explain_parked(self, info: ParkedInfo) -> list[str]:
         before = self._counts_before.get(info.id, 0)
@@ -99,17 +84,11 @@ class Reasons:
         return _("Its lock is held by %(holder)s, for %(held)s so far.") % values
 
     def _explain_free(self, info: ParkedInfo, before: int) -> list[str]:
-        promoted = next((row for row in self._moving.get(info.name, ()) if row.state == "promoted"), None)
+        promoted = next(iter(self._moving.get(info.name, ())), None)
         if promoted is not None:
             return [
                 _("Its lock is free, and %(message)s is on its way to take it.")
                 % {"message": _describe_message(promoted)}
-            ]
-        ended = next(iter(self._moving.get(info.name, ())), None)
-        if ended is not None:
-            return [
-                _("Its lock is free; %(message)s ran before it, and may come back.")
-                % {"message": _describe_message(ended)}
             ]
         if before:
             return [_("Its lock is free.")]

@@ -4,7 +4,7 @@ Read when this module is imported, so set them before a worker is started:
 ``SITE_MACHINE`` lets the worker's processes take themselves for those of another machine;
 ``SITE_PAUSE`` names a file that a redelivered message waits for after it has looked around
 and before it asks for its lock.
-``SITE_TROUBLE`` says what goes wrong with every redelivered message: see ``_trouble``.
+``SITE_TROUBLE``: "unmarked" hides that the broker has redelivered a message.
 """
 
 from __future__ import annotations
@@ -21,12 +21,9 @@ from django.dispatch import receiver
 
 from django_tasklock import model_lock, task_lock
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.delivery import duplicates as myself
-from django_tasklock.celery.delivery.history import History
+from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.parking import store as parking
 from django_tasklock.conf import WORDS
-from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import holder as holders
 from django_tasklock.signals import lock_conflict
 from tests.support.celery_site.configuration import ENVIRONMENT
@@ -51,45 +48,20 @@ if os.environ.get(MACHINE):
     holders.this_machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
 
 if os.environ.get(PAUSE):
-    _has_work = History.has_work
+    _before = TaskCaller.before
 
-    def _slow_look(self: Any, *, locked: bool = False) -> bool:
-        answer = _has_work(self, locked=locked)
-        if self.maybe_redelivered and not getattr(self, "paused", False):
-            self.paused = True
-            note("welcomed", self.entry.name)
+    def _slow_look(self: Any) -> Any:
+        answer = _before(self)
+        if self.message.delivered_before:
+            note("welcomed", self.lock.name)
             wait_for(os.environ[PAUSE])
         return answer
 
-    History.has_work = _slow_look  # type: ignore[method-assign]
+    TaskCaller.before = _slow_look  # type: ignore[method-assign]
 
 
-def _trouble(kind: str) -> None:
-    free_dead_lock, find = myself.free_dead_lock, parking.find
-    looks = iter(("first", "second"))  # of each process of the pool
-
-    def lost(name: str, token: str) -> bool:
-        free_dead_lock(name, token)
-        return False
-
-    def dark(task_id: str) -> Any:
-        return down() if next(looks, None) else find(task_id)
-
-    def down(*what: Any, **options: Any) -> Any:
-        raise BackendUnavailable("down")
-
-    where, verb, instead = {
-        "unmarked": (Message, "redelivered", property(lambda message: False)),
-        "reply": (myself, "free_dead_lock", lost),
-        "looks": (parking, "find", dark),
-        "remove": (parking, "remove", down),
-    }[kind]
-    assert hasattr(where, verb)
-    setattr(where, verb, instead)
-
-
-if os.environ.get(TROUBLE):
-    _trouble(os.environ[TROUBLE])
+if os.environ.get(TROUBLE) == "unmarked":
+    Message.redelivered = property(lambda message: False)  # type: ignore[assignment]
 
 
 @shared_task(base=OnceTask, key="hold:{key}")
