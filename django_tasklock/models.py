@@ -118,13 +118,13 @@ class ParkedMessage(models.Model):
     """A task's message that is stored outside the broker. Only ``django_tasklock.celery`` reads or writes it.
 
     It waits for its lock, and is deleted when its run begins. ``message`` is signed with ``SECRET_KEY``; ``key`` is the
-    hash of the lock's name, ``ticket`` the order of publication. Times are the database's clock, in milliseconds since
+    hash of the lock's name, ``number`` the order of publication. Times are the database's clock, in milliseconds since
     1970.
     """
 
     key = models.CharField(max_length=64)
     name = models.CharField(max_length=255)
-    ticket = models.BigIntegerField()
+    number = models.BigIntegerField()
     mode = models.CharField(max_length=10)
     state = models.CharField(max_length=10)
     task = models.CharField(max_length=255)
@@ -136,13 +136,14 @@ class ParkedMessage(models.Model):
     place = models.IntegerField(null=True, help_text="one of queue_limit places, so that no two take the last one")
     parked_at = models.BigIntegerField()
     changed_at = models.BigIntegerField()
+    now: int  # the database's time when the row was read
 
     class Meta:
         db_table = "tasklock_parked"
         default_permissions = ("view", "change")
         verbose_name = _("parked message")
         verbose_name_plural = _("parked messages")
-        indexes: ClassVar = [models.Index(fields=["key", "state", "ticket"], name="tasklock_parked_line")]
+        indexes: ClassVar = [models.Index(fields=["key", "state", "number"], name="tasklock_parked_line")]
         constraints: ClassVar = [models.UniqueConstraint(fields=["key", "place"], name="tasklock_parked_place")]
 
     def __str__(self) -> str:

@@ -4,7 +4,7 @@ Importing this package touches no model, so a project's ``celery.py`` may import
 """
 
 from django_tasklock.celery.options import Once
-from django_tasklock.celery.parking.listing import ParkedInfo, count_parked, parked_messages
+from django_tasklock.celery.queue.operators import ParkedInfo, count_parked, parked_messages
 from django_tasklock.celery.rates import spread
 from django_tasklock.celery.task import OnceTask
 

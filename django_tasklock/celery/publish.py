@@ -23,7 +23,7 @@ from django_tasklock.celery.message import (
     predecessor_request,
     tenant_header,
 )
-from django_tasklock.celery.parking import order
+from django_tasklock.celery.queue import order
 from django_tasklock.celery.rates import RATE, pop_published_reservation
 from django_tasklock.conf import get_settings
 from django_tasklock.db.transactions import open_transactions
@@ -69,16 +69,16 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
     on_conflict = header.pop(LINE, None)
     if locked is not None:
         on_conflict = locked.on_conflict or get_settings().ON_CONFLICT
-    if on_conflict in ("queue", "coalesce") and "ticket" not in header:
+    if on_conflict in ("queue", "coalesce") and "number" not in header:
         args, kwargs = (body["args"], body["kwargs"]) if fields is body else (body or ((), {}))[:2]
         name = lock_name(task, header, args, kwargs) or ""
         before = {} if predecessor is None else header_of(predecessor)
-        if "ticket" in before and name == lock_name(task, before, predecessor.args or (), predecessor.kwargs or {}):
-            header["ticket"] = before["ticket"]  # the next page has the place of the page before
+        if "number" in before and name == lock_name(task, before, predecessor.args or (), predecessor.kwargs or {}):
+            header["number"] = before["number"]  # the next page has the place of the page before
         elif on_conflict == "coalesce" or fields.get("eta"):  # what is not due yet must not delay the others
-            header["ticket"] = order.next_number()
+            header["number"] = order.next_number()
         else:
-            header["ticket"] = order.next_number(name, fields["id"] if name else "")
+            header["number"] = order.next_number(name, fields["id"] if name else "")
 
 
 def warn_uncommitted(task: Any, header: Mapping[str, Any]) -> None:

@@ -19,9 +19,8 @@ from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
 from django_tasklock.celery.message import RECEIVED, header_of, hide_header
 from django_tasklock.celery.options import refuse_without_base
-from django_tasklock.celery.parking.promotion import Promoter
-from django_tasklock.celery.parking.refused import on_refused
 from django_tasklock.celery.publish import write_header
+from django_tasklock.celery.queue.promoter import Promoter, on_refused
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.decorators.call import Call, Caller
 from django_tasklock.decorators.concurrency import PermitOfCall

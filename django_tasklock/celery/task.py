@@ -17,7 +17,7 @@ from django_tasklock.celery.definition import body_of, refuse_coroutine
 from django_tasklock.celery.fingerprint import fingerprint_name
 from django_tasklock.celery.message import HEADER, LINE, Message, bind_header, header_of, is_header_for, tenant_header
 from django_tasklock.celery.options import Once, OnceOptions
-from django_tasklock.celery.parking import order
+from django_tasklock.celery.queue import order
 from django_tasklock.celery.rates import on_body_start
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import UniqueLock, publish_unique

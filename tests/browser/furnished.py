@@ -34,7 +34,7 @@ long, now = sys.argv[1], int(time.time() * 1000)
 def row(n, name, **more):
     known = {"mode": "queue", "state": "parked", "task": "videos.tasks.transcode", "task_id": f"t-{n}"}
     known |= {"message": json.dumps({"name": name}), "parked_at": now - 7_200_000 + n * 100, "changed_at": now - 5000}
-    return ParkedMessage(key=key_of(name), name=name, ticket=n, **{**known, **more})
+    return ParkedMessage(key=key_of(name), name=name, number=n, **{**known, **more})
 
 ParkedMessage.objects.bulk_create([
     row(1, "video:1"), row(2, "video:2", state="promoted"), row(3, "video:2"), row(4, long, mode="coalesce"),

@@ -90,7 +90,7 @@ def test_a_guarded_one(celery_site):
 
 
 def test_callbacks_hear_of_it(celery_site):
-    """A link of the message that was superseded is called with what became of it."""
+    """A link of the message that was replaced is called with what became of it."""
     celery_site.worker(concurrency=2)
     gate, _ = holding(celery_site)
     told = queue_tasks.told
@@ -107,7 +107,7 @@ def test_callbacks_hear_of_it(celery_site):
 
 
 def test_no_chord_hangs(celery_site):
-    """A superseded member has a result, so the others are not waited for in vain."""
+    """A replaced member has a result, so the others are not waited for in vain."""
     celery_site.worker(concurrency=2)
     gate, _ = holding(celery_site)
     task = celery_site.task("coalescing_hold")

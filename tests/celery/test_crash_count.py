@@ -16,7 +16,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import duplicates, run
-from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.exceptions import CrashLoop
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json

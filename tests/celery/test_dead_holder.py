@@ -15,7 +15,7 @@ from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.host import Task as Known
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.types import AcquireRequest, Grant
@@ -82,7 +82,7 @@ def test_what_is_parked_behind_it_goes_on(app: OnceApp) -> None:
 
 
 @pytest.mark.django_db(transaction=True)
-def test_a_dead_one_that_comes_back_superseded(app: OnceApp) -> None:
+def test_a_dead_one_that_comes_back_and_was_replaced(app: OnceApp) -> None:
     """F44: it left its lock for a lease, and the newer one behind it."""
     task = app.task(key="a", on_conflict="coalesce", acks_late=True)
     task.delay()
@@ -94,5 +94,5 @@ def test_a_dead_one_that_comes_back_superseded(app: OnceApp) -> None:
     held_by_the_dead(older.id, task=task.name)
     state, value = app.run(older, delivery_info={"redelivered": True})
     assert (state, value["reason"]) == ("SUCCESS", "coalesced")
-    assert get_backend().records() == []
     assert app.run() == ("SUCCESS", "ran")
+    assert get_backend().records() == []

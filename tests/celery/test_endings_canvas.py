@@ -96,7 +96,7 @@ def test_a_chord_waits_for_members_that_run_later(celery_site, made, word):
 
 
 @pytest.mark.broker
-def test_a_chord_ends_although_members_are_superseded(celery_site, made):
+def test_a_chord_ends_although_members_are_replaced(celery_site, made):
     for one in made("coalesce"):
         result = one.chord(*(one.member(number) for number in range(5)))
         one.put_aside()

@@ -111,7 +111,7 @@ class TestSentOn:
         assert current.run(first)[0] == "RETRY"
         second = current.take()
         assert all(HEADER not in (headers or {}) for headers in seen)
-        assert second.ours["ticket"] == first.ours["ticket"]
+        assert second.ours["number"] == first.ours["number"]
         assert current.run(second) == ("SUCCESS", "ran")
 
     def test_a_plain_parent_and_a_decorated_child(self, current):
@@ -127,7 +127,7 @@ class TestSentOn:
         whole = current.take().headers
         child.apply_async((1,), headers={HEADER: whole[HEADER]})
         message = current.take()
-        assert message.ours["ticket"] != whole[HEADER]["ticket"]
+        assert message.ours["number"] != whole[HEADER]["number"]
         assert current.run(message) == ("SUCCESS", "child:1")
 
     def test_a_plain_child_gets_nothing(self, app):
@@ -186,7 +186,7 @@ class TestProtocol1:
         first = current.take()
         assert current.run(first)[0] == "RETRY"
         second = current.take()
-        assert second.ours["ticket"] == first.ours["ticket"]
+        assert second.ours["number"] == first.ours["number"]
         assert current.run(second) == ("SUCCESS", "a:1")
 
 

@@ -78,7 +78,7 @@ class TestOtherArguments:
         task.delay(1, 2)
         app.run()
         message = app.take()
-        assert "ticket" not in message.ours
+        assert "number" not in message.ours
         assert app.run(message) == ("SUCCESS", "v:2")
 
     @pytest.mark.parametrize("way", ["once", "keyword", "keyword by name"])

@@ -13,8 +13,8 @@ import pytest
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.parking import promotion
-from django_tasklock.celery.parking.promotion import Promoter, promote
+from django_tasklock.celery.queue import promoter as promotion
+from django_tasklock.celery.queue.promoter import Promoter, promote
 from django_tasklock.db.clock import Now
 from django_tasklock.models import ParkedMessage
 from django_tasklock.types import AcquireRequest
@@ -46,7 +46,7 @@ class Touch:
 
 def insert(text: str, task: str = "a.task", task_id: str = "forged", name: str = "n") -> None:
     ParkedMessage.objects.create(
-        key=key_of(name), name=name, ticket=1, mode="queue", state="parked", task=task, task_id=task_id,
+        key=key_of(name), name=name, number=1, mode="queue", state="parked", task=task, task_id=task_id,
         message=text, parked_at=Now(), changed_at=Now(),
     )  # fmt: skip
 
@@ -69,9 +69,10 @@ def parked(app: OnceApp) -> Any:
 
 def tampered(change: Any) -> None:
     row = ParkedMessage.objects.get()
-    kept = json.loads(row.message)
+    text, _, signature = row.message.rpartition(":")
+    kept = json.loads(text)
     change(row, kept)
-    row.message = json.dumps(kept)
+    row.message = f"{json.dumps(kept)}:{signature}"
     row.save()
 
 
@@ -97,12 +98,12 @@ class TestForged:
         assert promote("n", app.app)
         assert len(app.all()) == 1
 
-    @pytest.mark.parametrize("signature", [None, "x" * 43, 7])
+    @pytest.mark.parametrize("signature", ["", ":", ":" + "x" * 43, ":7"])
     def test_json_without_a_signature_is_never_promoted(self, app: OnceApp, signature: Any) -> None:
         task = app.task(key="n", on_conflict="queue")
         body = body_of(task, "forged")
-        kept = {"name": "n", "type": "application/json", "encoding": "utf-8", "text": body, "signature": signature}
-        insert(json.dumps(kept), task.name)
+        kept = {"name": "n", "type": "application/json", "encoding": "utf-8", "text": body}
+        insert(json.dumps(kept) + signature, task.name)
         assert not promote("n", app.app)
         Promoter(app.app).poll()
         assert app.all() == []
@@ -133,16 +134,30 @@ class TestForged:
         assert len(app.all()) == 1
         assert {one.name for one in parked_messages()} == {"n"}
 
-    def test_operators_are_told(self, app: OnceApp, caplog: Any, monkeypatch: Any) -> None:
+    def test_operators_are_told(self, app: OnceApp, caplog: Any) -> None:
         insert("{}", task_id="forged")
-        monkeypatch.setattr(promotion, "UNUSABLE_PATIENCE", 0.0)
         promoter = Promoter(app.app)
-        promoter.poll()
-        promoter.poll()
+        for _ in range(promotion.MOST_ATTEMPTS + 1):
+            ParkedMessage.objects.update(changed_at=0)
+            promoter.poll()
         [one] = parked_messages()
         assert (one.state, one.task_id) == ("dead", "forged")
         assert "signature" in one.problem
         assert [record.levelname for record in caplog.records if "forged" in record.getMessage()] == ["ERROR"]
+
+    def test_a_hundred_of_them_do_not_block_the_queue(self, app: OnceApp) -> None:
+        task = parked(app)
+        for number in range(100):
+            insert("{}", task.name, f"forged-{number}")
+        assert Promoter(app.app).poll() == 1
+        assert len(app.all()) == 1
+
+    def test_it_names_a_lock_that_is_held(self, app: OnceApp) -> None:
+        parked(app)
+        get_backend().acquire(AcquireRequest("held", new_token(), 60_000, 60_000, "{}"))
+        insert(json.dumps({"name": "held"}))
+        ParkedMessage.objects.filter(task_id="forged").update(name="held")
+        assert Promoter(app.app).poll() == 1
 
 
 class TestKeys:

@@ -26,10 +26,10 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.celery.delivery import line
-from django_tasklock.celery.parking import promotion, store as parking
-from django_tasklock.celery.parking.ending import end_replaced
-from django_tasklock.celery.parking.promotion import Promoter, promote
-from django_tasklock.celery.parking.rows import session
+from django_tasklock.celery.queue import promoter as promotion, rows as table
+from django_tasklock.celery.queue.ending import end_replaced
+from django_tasklock.celery.queue.promoter import Promoter, promote
+from django_tasklock.celery.queue.rows import session
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
@@ -88,7 +88,7 @@ def parked(site, courier, number=1, task="queued_hold", **options):
 
 
 def rows(*fields):
-    return list(ParkedMessage.objects.order_by("ticket").values_list(*fields))
+    return list(ParkedMessage.objects.order_by("number").values_list(*fields))
 
 
 def age(seconds):
@@ -112,7 +112,7 @@ class TestInBetween:
     """Gold standard 8.27: a release between the decision to park and the parking."""
 
     def test_a_release_before_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
-        park = parking.park
+        park = table.park
 
         def late(*what: Any, **options: Any) -> bool:
             holder.release()  # it looks for who waits, and sees nobody
@@ -122,7 +122,7 @@ class TestInBetween:
 
         result = celery_site.publish("queued_hold", "a")
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "park", late)
+            patch.setattr(table, "park", late)
             courier.run()
         assert rows("state", "sent") == [("promoted", 1)]
         courier.run()
@@ -130,7 +130,7 @@ class TestInBetween:
         assert rows() == []
 
     def test_a_release_after_the_row_is_written(self, celery_site, courier, holder, monkeypatch):
-        park = parking.park
+        park = table.park
 
         def then_released(*what: Any, **options: Any) -> bool:
             stored = park(*what, **options)
@@ -140,7 +140,7 @@ class TestInBetween:
 
         result = celery_site.publish("queued_hold", "a")
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "park", then_released)
+            patch.setattr(table, "park", then_released)
             courier.run()
         assert celery_site.waiting() == 1  # both saw it, one sent it
         courier.run()
@@ -171,15 +171,15 @@ class TestInBetween:
         holder.release()
         long_ago = F("parked_at") - round((promotion.PREDECESSOR_PATIENCE + 1) * 1000)
         ParkedMessage.objects.update(parked_at=long_ago)  # the line is not asked any more
-        read = parking.read
+        read = table.read
 
         def meanwhile(*parts, **options):
             found = read(*parts, **options)
-            monkeypatch.setattr(parking, "read", read)
+            monkeypatch.setattr(table, "read", read)
             assert promote(NAME, celery_site.app)
             return found
 
-        monkeypatch.setattr(parking, "read", meanwhile)
+        monkeypatch.setattr(table, "read", meanwhile)
         assert not promote(NAME, celery_site.app)
         assert rows("state") == [("promoted",), ("parked",)]
 
@@ -248,14 +248,14 @@ class TestPromoterDies:
         holder.release()
         assert promote(NAME, celery_site.app)
         request = courier.take()
-        begin = parking.remove_unchanged
+        begin = table.remove_unchanged
 
         def late(*what: Any) -> bool:
             ParkedMessage.objects.update(sent=2)
             return begin(*what)
 
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "remove_unchanged", late)
+            patch.setattr(table, "remove_unchanged", late)
             request.execute()
         assert celery_site.events("start") == []
         assert rows("state", "sent") == [("promoted", 2)]
@@ -352,13 +352,13 @@ class TestStoresFail:
         """It was sent again and put back, and ran twice; or it failed, and ran after that."""
         result = celery_site.publish("coalescing_hold", "a")
         request = courier.take()
-        work = parking.read_neighbours
+        work = table.has_newer
 
         def once_parked(*what: Any) -> Any:
             return raising(BackendUnavailable("down"))() if rows() else work(*what)
 
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "read_neighbours", once_parked)
+            patch.setattr(table, "has_newer", once_parked)
             request.execute()
         assert rows("state") == [("parked",)]
         assert celery_site.waiting() == 0
@@ -498,19 +498,19 @@ class TestLimit:
             def park(number, name=name, turn=turn, together=together):
                 def work():
                     together.wait()
-                    return parking.park(name, number, "queue", "a.task", f"{turn}-{number}", "{}", limit=3)
+                    return table.park(name, number, "queue", "a.task", f"{turn}-{number}", "{}", limit=3)
 
                 return elsewhere(work)
 
             with ThreadPoolExecutor(8) as threads:
                 kept = list(threads.map(park, range(8)))
-            assert kept.count(True) == 3 == parking.count(name)
+            assert kept.count(True) == 3 == table.count(name)
 
     @pytest.mark.database
     @pytest.mark.django_db(transaction=True)
     def test_two_see_the_same_last_place(self, monkeypatch):
         """Both looked before either was there."""
-        free_place, together = parking._free_place, threading.Barrier(2)
+        free_place, together = table._free_place, threading.Barrier(2)
 
         def both_looked(*what):
             place = free_place(*what)
@@ -518,14 +518,14 @@ class TestLimit:
                 together.wait(10)
             return place
 
-        monkeypatch.setattr(parking, "_free_place", both_looked)
+        monkeypatch.setattr(table, "_free_place", both_looked)
 
         def park(task_id):
-            return elsewhere(lambda: parking.park("n", 1, "queue", "a.task", task_id, "{}", limit=1))
+            return elsewhere(lambda: table.park("n", 1, "queue", "a.task", task_id, "{}", limit=1))
 
         with ThreadPoolExecutor(2) as threads:
             assert sorted(threads.map(park, "ab")) == [False, True]
-        assert parking.count("n") == 1
+        assert table.count("n") == 1
 
     def test_messages_without_a_queue_limit_count_for_those_with_one(self, celery_site, courier, holder):
         parked(celery_site, courier, 3)
@@ -572,7 +572,7 @@ class TestListing:
     def test_what_no_column_can_have_is_no_outage(self, text):
         """It comes with the address of a page, and from a terminal of another encoding."""
         message(1).save()
-        assert parking.find(text) is None
+        assert table.find(text) is None
         assert discard_parked(text, by=operations.Actor("who")).why == "there is no such message"
         assert not list_parked(ParkedQuery(text=text)).messages
         found = list_parked(ParkedQuery(ids=(text, "id-1"))).messages
@@ -714,7 +714,7 @@ class TestWhatIsKept:
 class TestNewest:
     """``coalesce``, step by step."""
 
-    def test_one_that_starts_at_once_supersedes_what_was_promoted(self, celery_site, courier, holder, no_wake_up):
+    def test_one_that_starts_at_once_replaces_what_was_promoted(self, celery_site, courier, holder, no_wake_up):
         [older] = parked(celery_site, courier, task="coalescing_hold")
         holder.release()
         newer = celery_site.publish("coalescing_hold", "a", number="newer")
@@ -756,7 +756,7 @@ class TestNewest:
 
         celery_site.publish("coalescing_hold", "a", options={"link": told.s("older")})
         courier.run()
-        found = parking.find_older(key_of(NAME), 2**52, "newer")
+        found = table.find_older(key_of(NAME), 2**52, "newer")
         together = threading.Barrier(2)
 
         def end():
@@ -773,14 +773,14 @@ class TestNewest:
         holder.release()
         assert promote(NAME, celery_site.app)
         request = courier.take()
-        take_out = parking.remove_unchanged
+        take_out = table.remove_unchanged
 
         def late(row: Any) -> bool:
             end_replaced([row], celery_site.app)
             return take_out(row)
 
         with monkeypatch.context() as patch:
-            patch.setattr(parking, "remove_unchanged", late)
+            patch.setattr(table, "remove_unchanged", late)
             request.execute()
         assert result.get(timeout=5)["reason"] == "coalesced"
         assert celery_site.events("start") == []
@@ -796,88 +796,67 @@ class TestNewest:
         assert [one.task_id for one in parked_messages(NAME)] == [newer.id]
 
 
-def newer(name: str, number: int) -> bool:
-    return parking.read_neighbours(name, number, "mine").newer
-
-
 @pytest.mark.database
 @pytest.mark.django_db(transaction=True)
 class TestTable:
     """The rows themselves, on every database."""
 
-    def park(self, task_id, ticket=1, name="n", mode="queue", **options):
-        return parking.park(name, ticket, mode, "a.task", task_id, json.dumps({"name": name}), **options)
+    def park(self, task_id, number=1, name="n", mode="queue", **options):
+        return table.park(name, number, mode, "a.task", task_id, "a message", **options)
 
     def test_one_row_for_a_message(self):
         assert self.park("a")
         assert self.park("a")
         assert rows("task_id", "state") == [("a", "parked")]
-        assert parking.remove("a")
-        assert not parking.remove("a")
-        assert parking.find("a") is None
+        assert table.remove("a")
+        assert not table.remove("a")
+        assert table.find("a") is None
 
     def test_the_line(self):
-        for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
-            self.park(task_id, ticket)
+        for task_id, number in (("b", 2), ("a", 1), ("c", 3)):
+            self.park(task_id, number)
         self.park("other", 1, name="other")
-        line = parking.read_line(key_of("n"))
-        assert line.head is not None
-        assert (line.head.task_id, line.others) == ("a", [])
-        assert line.head.message == json.dumps({"name": "n"})
-        assert not line.alone
-        assert [(parking.has_older("n", number), newer("n", number)) for number in (1, 2, 3)] == [
+        head, moving = table.read_next(key_of("n"))
+        assert head is not None
+        assert (head.task_id, moving) == ("a", [])
+        assert head.message == "a message"
+        assert [(table.has_older("n", number), table.has_newer("n", number)) for number in (1, 2, 3)] == [
             (False, True), (True, True), (True, False)
         ]  # fmt: skip
-        assert parking.move_to(line.head, "promoted", sent=1)
-        line = parking.read_line(key_of("n"))
-        assert [one.task_id for one in line.others] == ["a"]
-        assert line.head is not None
-        assert line.head.task_id == "b"
-        assert (parking.has_older("n", 2), newer("n", 2)) == (True, True)
-
-    def test_alone_in_the_line(self):
-        self.park("a", 1)
-        assert parking.read_line(key_of("n")).alone
-        self.park("b", 2)
-        line = parking.read_line(key_of("n"))
-        assert line.head is not None
-        assert not line.alone
-        assert parking.move_to(line.head, "promoted", sent=1)
-        assert not parking.read_line(key_of("n")).alone  # the other one is on its way
-        assert parking.remove("a")
-        assert parking.read_line(key_of("n")).alone
-        assert not parking.read_line(key_of("other")).alone
+        assert table.move(head, "promoted", sent=1)
+        head, moving = table.read_next(key_of("n"))
+        assert [one.task_id for one in moving] == ["a"]
+        assert head is not None
+        assert head.task_id == "b"
+        assert (table.has_older("n", 2), table.has_newer("n", 2)) == (True, True)
 
     def test_the_newest_is_the_head_of_coalesce(self):
-        for task_id, ticket in (("b", 2), ("a", 1), ("c", 3)):
-            self.park(task_id, ticket, mode="coalesce")
-        line = parking.read_line(key_of("n"))
-        assert line.head is not None
-        assert line.head.task_id == "c"
-        assert not line.alone
-        assert sorted(one.task_id for one in parking.find_older(line.head.key, 3, "c")) == ["a", "b"]
-        around = parking.read_neighbours("n", 2, "b")
-        assert (around.newer, [one.task_id for one in around.older]) == (True, ["a"])
+        for task_id, number in (("b", 2), ("a", 1), ("c", 3)):
+            self.park(task_id, number, mode="coalesce")
+        head = table.read_next(key_of("n"))[0]
+        assert head is not None
+        assert head.task_id == "c"
+        assert sorted(one.task_id for one in table.find_older(head.key, 3, "c")) == ["a", "b"]
+        assert [one.task_id for one in table.find_older(head.key, 2, "b")] == ["a"]
 
     def test_the_newest_of_coalesce_among_others(self):
-        for task_id, ticket, mode in (("a", 1, "coalesce"), ("b", 2, "coalesce"), ("c", 3, "queue")):
-            self.park(task_id, ticket, mode=mode)
-        line = parking.read_line(key_of("n"))
-        assert line.head is not None
-        assert (line.head.task_id, line.alone) == ("b", False)
-        around = parking.read_neighbours("n", 3, "c")
-        assert (around.newer, sorted(one.task_id for one in around.older)) == (False, ["a", "b"])
+        for task_id, number, mode in (("a", 1, "coalesce"), ("b", 2, "coalesce"), ("c", 3, "queue")):
+            self.park(task_id, number, mode=mode)
+        head = table.read_next(key_of("n"))[0]
+        assert head is not None
+        assert head.task_id == "b"
+        assert sorted(one.task_id for one in table.find_older(head.key, 3, "c")) == ["a", "b"]
 
     def test_of_two_that_move_a_row_one_does(self):
         self.park("a")
         for _ in range(5):
-            row = parking.find("a")
+            row = table.find("a")
             assert row is not None
             together = threading.Barrier(4)
 
             def move(row=row, together=together):
                 together.wait()
-                return parking.move_to(row, "promoted" if row.state == "parked" else "parked", sent=1)
+                return table.move(row, "promoted" if row.state == "parked" else "parked", sent=row.sent + 1)
 
             with ThreadPoolExecutor(4) as threads:
                 moved = list(threads.map(lambda _: elsewhere(move), range(4)))
@@ -886,15 +865,15 @@ class TestTable:
     def test_an_answer_is_lost(self):
         """What was done is done, and not somebody else's work."""
         self.park("a")
-        row = parking.find("a")
+        row = table.find("a")
         assert row is not None
-        assert parking.move_to(row, "promoted", sent=1)
-        row = parking.find("a")
+        assert table.move(row, "promoted", sent=1)
+        row = table.find("a")
         assert row is not None
         with answer_lost("DELETE") as lost:
-            assert parking.remove_unchanged(row)
+            assert table.remove_unchanged(row)
         assert len(lost) == 1
-        assert not parking.remove_unchanged(row)
+        assert not table.remove_unchanged(row)
 
     def test_two_deliveries_park_at_once(self):
         for turn in range(5):
@@ -912,9 +891,9 @@ class TestTable:
         for name in "abc":
             for number in range(3):
                 self.park(f"{name}{number}", number, name=name)
-        found = [parking.next_key("")]
+        found = [table.next_key("")]
         while found[-1] is not None:
-            found.append(parking.next_key(found[-1]))
+            found.append(table.next_key(found[-1]))
         assert found == [*sorted(map(key_of, "abc")), None]
 
     def test_no_query_reads_the_whole_line(self):
@@ -923,7 +902,7 @@ class TestTable:
         ParkedMessage.objects.bulk_create(
             [
                 ParkedMessage(
-                    key=key if number else free, name="n", ticket=number, mode="queue", state="parked", task="a.task",
+                    key=key if number else free, name="n", number=number, mode="queue", state="parked", task="a.task",
                     task_id=str(number), message="{}" * 200, parked_at=1, changed_at=1,
                 )
                 for number in range(20_001)
@@ -935,15 +914,15 @@ class TestTable:
         from django.test.utils import CaptureQueriesContext
 
         with CaptureQueriesContext(connection) as queries:
-            head = parking.read_line(key).head
+            head = table.read_next(key)[0]
             assert head is not None
             assert head.task_id == "1"
-            assert [parking.has_older("n", number) for number in (1, 10_000, 20_000)] == [False, True, True]
-            assert [newer("n", number) for number in (1, 20_000)] == [True, False]
-            assert {parking.next_key(""), parking.next_key(min(key, free))} == {key, free}
-            assert parking.next_key(max(key, free)) is None
-            assert parking.find("700") is not None
-            assert parking.read_line(free).head is not None
+            assert [table.has_older("n", number) for number in (1, 10_000, 20_000)] == [False, True, True]
+            assert [table.has_newer("n", number) for number in (1, 20_000)] == [True, False]
+            assert {table.next_key(""), table.next_key(min(key, free))} == {key, free}
+            assert table.next_key(max(key, free)) is None
+            assert table.find("700") is not None
+            assert table.read_next(free)[0] is not None
             self.park("one more", 30_000)
         assert reads(queries) == []
 

@@ -12,7 +12,7 @@ from django.db.backends.signals import connection_created
 from django.test.utils import CaptureQueriesContext
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.types import AcquireRequest
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app

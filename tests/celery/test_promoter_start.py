@@ -11,7 +11,7 @@ from celery import Task
 
 from django_tasklock import task_lock
 from django_tasklock.celery import OnceTask, receivers as install
-from django_tasklock.celery.parking.promotion import Promoter
+from django_tasklock.celery.queue.promoter import Promoter
 
 
 def no_lock() -> None:

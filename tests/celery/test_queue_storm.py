@@ -107,7 +107,7 @@ class Storm:
         """For whoever has to find out what went wrong."""
         runs = Counter(Counter(one.task_id for one in self.site.events("start")).values())
         lines = [f"killed {self.killed} workers; how many messages were started how often: {dict(runs)}"]
-        lines += [str(row) for row in ParkedMessage.objects.values_list("state", "sent", "crashes", "task_id")[:10]]
+        lines += [str(row) for row in ParkedMessage.objects.values_list("state", "sent", "attempts", "task_id")[:10]]
         for one in self.undone()[:3]:
             lines.append(f"{one}: {self.site.result(one).state}, its row {self.sent[one][0].pk}")
             said = [f"{worker.name[:3]} {line}" for worker in self.site.workers for line in worker.log().splitlines()]

@@ -25,7 +25,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.operations import Actor, get_lock, list_locks, release_lock
 from tests.support.guards import GUARD, no_guards
 from tests.support.once_app import Message, OnceApp, once_app

@@ -24,7 +24,7 @@ from django_tasklock import RateLimiter, TaskLock, get_lock_info, list_all_task_
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend, reset
 from django_tasklock.celery import OnceTask, parked_messages
-from django_tasklock.celery.parking.promotion import promote
+from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.unique import PUBLISHING_LEASE
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable, TaskLockError
 from django_tasklock.locks.heartbeat import heartbeat

@@ -366,7 +366,7 @@ def park(name: str) -> None:
     ParkedMessage.objects.create(
         key=key_of(name),
         name=name,
-        ticket=1,
+        number=1,
         mode="queue",
         state="parked",
         task="videos.parked",

@@ -31,7 +31,7 @@ def message(number: int, name: str = "video:1", *, ago: float = 0, **values: Any
     now = int((time.time() - ago) * 1000)
     known: dict[str, Any] = {"mode": "queue", "state": "parked", "task": "videos.process", "task_id": f"id-{number}"}
     known |= {"parked_at": now, "changed_at": now, "message": json.dumps({"name": name}), **values}
-    return ParkedMessage(key=key_of(name), name=name, ticket=number, **known)
+    return ParkedMessage(key=key_of(name), name=name, number=number, **known)
 
 
 def park(number: int, name: str = "video:1", **values: Any) -> ParkedMessage:
@@ -56,7 +56,7 @@ def ids(client: Client, **query: Any) -> list[str]:
 
 
 def page_of_message(number: int) -> str:
-    return f"{LIST}{ParkedMessage.objects.get(ticket=number).pk}/change/"
+    return f"{LIST}{ParkedMessage.objects.get(number=number).pk}/change/"
 
 
 def why(client: Client, number: int) -> str:
@@ -68,7 +68,7 @@ def why(client: Client, number: int) -> str:
 
 def act(client: Client, do: str, *numbers: int, **more: str) -> Any:
     """Choose an action of the list for these messages."""
-    chosen = [ParkedMessage.objects.get(ticket=number).pk for number in numbers]
+    chosen = [ParkedMessage.objects.get(number=number).pk for number in numbers]
     data = {"action": f"{do}_parked", "_selected_action": chosen, "index": "0", "reason": "stuck", **more}
     return client.post(LIST, data, follow=True)
 
@@ -271,7 +271,7 @@ class TestActs:
         page = act(actor, "discard", 1, 2, 4, reason="a bad release")
         assert "Discard 3 messages?" in words(page.text)
         assert ParkedMessage.objects.count() == 4
-        ParkedMessage.objects.filter(ticket=4).delete()
+        ParkedMessage.objects.filter(number=4).delete()
         assert "2 messages: done." in words(confirm(actor, page).text)
         assert ids(actor) == ["id-3"]
         assert {(one.action, one.name, one.actor, one.reason) for one in AuditEntry.objects.all()} == {

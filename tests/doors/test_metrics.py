@@ -114,7 +114,7 @@ class TestCounts:
             (
                 "acquired", "released", "expired", "forced", "lost", "conflict:retry", "limit.granted",
                 "limit.waited", "limit.refused", "limit.cancelled", "limit.pushback", "limit.forced", "message.parked",
-                "message.promoted", "message.superseded", "message.taken_over", "claim.stale", "worker.late",
+                "message.promoted", "message.replaced", "message.taken_over", "claim.stale", "worker.late",
                 "limit.expired",
             ),
             1,

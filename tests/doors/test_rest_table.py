@@ -10,7 +10,7 @@ import pytest
 from django.urls import reverse
 
 from django_tasklock import ConcurrencyLimiter, RateLimiter
-from django_tasklock.celery.parking.envelope import sign
+from django_tasklock.celery.queue.envelope import sign
 from django_tasklock.models import AuditEntry, SweepEntry
 from django_tasklock.operations import Actor
 from django_tasklock.operations.limits.rates import pause_limit

@@ -1,4 +1,4 @@
-"""The order of publication: tickets, the line of those who drew one, and notes that something waits elsewhere."""
+"""The order of publication: numbers, the line of those who drew one, and notes that something waits elsewhere."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class TestTickets:
 
     def test_a_clock_that_is_set_back_does_not_matter(self, keeper):
         ahead = keeper.next_number() + 3_600_000_000
-        key = keeper.layout.ticket
+        key = keeper.layout.number
         redis_of(keeper).set(key, ahead)
         assert keeper.next_number() == ahead + 1
 
@@ -90,7 +90,7 @@ class TestTheLine:
         assert keeper.leave_order(NAME, "a") is False
         assert keeper.leave_order(NAME, "a") is False
 
-    def test_a_ticket_without_a_member_joins_no_line(self, keeper):
+    def test_a_number_without_a_member_joins_no_order(self, keeper):
         keeper.next_number(NAME)
         assert keeper.leave_order(NAME, "") is False
 

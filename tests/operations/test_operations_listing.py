@@ -17,7 +17,7 @@ from django_tasklock import TaskLock, TaskLockError, current_lock, model_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.lists import Query
 from django_tasklock.backends.memory import advance
-from django_tasklock.celery.parking import store as parking
+from django_tasklock.celery.queue import rows as table
 from django_tasklock.guards.guard import registered
 from django_tasklock.locks.holder import holder_json, message_json
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
@@ -51,7 +51,7 @@ def dead_holder() -> str:
 
 def park(name: str, task_id: str) -> None:
     message = json.dumps({"name": name, "type": "json", "encoding": "utf-8", "text": "{}"})
-    assert parking.park(name, 1, "queue", "videos.process", task_id, message)
+    assert table.park(name, 1, "queue", "videos.process", task_id, message)
 
 
 def sentences(detail: LockDetail) -> str:
@@ -122,7 +122,7 @@ class TestList:
         def missing(names):
             raise ImproperlyConfigured("the table tasklock_parked is missing: migrate")
 
-        monkeypatch.setattr(parking, "count_by_name", missing)
+        monkeypatch.setattr(table, "count_by_name", missing)
         granted(get_backend().acquire(an_ask("video:1")))
         assert [lock.parked for lock in list_locks().locks] == [0]
         assert "tasklock_parked is missing" in caplog.text

@@ -11,7 +11,7 @@ import pytest
 
 from django_tasklock import list_all_task_locks
 from django_tasklock.celery import count_parked, parked_messages
-from django_tasklock.celery.parking import promotion
+from django_tasklock.celery.queue import promoter as promotion
 from tests.support.sweeping import swept, tally_of
 from tests.testapp.models import Video
 

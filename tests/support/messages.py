@@ -20,6 +20,6 @@ def park(number: int, name: str, **values: Any) -> str:
         "task_id": f"{name}/{number}",
     }
     known |= {"parked_at": now, "changed_at": now, "message": json.dumps({"name": name}), **values}
-    row = ParkedMessage(key=key_of(name), name=name, ticket=number, **known)
+    row = ParkedMessage(key=key_of(name), name=name, number=number, **known)
     row.save()
     return str(row.task_id)

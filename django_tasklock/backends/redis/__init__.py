@@ -155,7 +155,7 @@ class RedisBackend(QueueStore, LockStore):
         return self._found(name, self.client.run(REMOVE, self.layout.keys(name), arguments, again=False)[0])
 
     def next_number(self, name: str = "", member: str = "") -> int:
-        keys = [self.layout.ticket, self.layout.order(name)]
+        keys = [self.layout.number, self.layout.order(name)]
         return int(self.client.run(NEXT_NUMBER, keys, [member, KEPT])[0])
 
     def count_before(self, name: str, number: int, *, forget: bool = False) -> int:

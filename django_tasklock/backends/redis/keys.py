@@ -6,8 +6,8 @@ the locks there are ``task_lock#index`` (a sorted set of keys, scored by expiry)
 ``task_lock#fence`` (a counter), ``task_lock#queue:video:42`` (the waiters, by arrival),
 ``task_lock#waiters:video:42`` (who they are, and when each last asked),
 ``task_lock#flag:video:42`` (a message is parked for the lock, or a counter),
-``task_lock#ticket`` (the last sequence number), ``task_lock#line:video:42`` (the members that drew one for the lock and
-have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it).
+``task_lock#number`` (the last sequence number), ``task_lock#order:video:42`` (the members that drew one for the lock
+and have not left) and ``task_lock#newest:video:42`` (the greatest one recorded for it).
 With a hash tag in the prefix, ``{task_lock}:``, all of them are in one cluster slot.
 """
 
@@ -29,7 +29,7 @@ scripts."""
 
 
 KEPT = 86_400_000
-"""The TTL of a line, a flag or a counter after its last change, in milliseconds."""
+"""The TTL of an order, a flag or a counter after its last change, in milliseconds."""
 SHOWN = 7_200_000
 """The TTL of the newest sequence number of a name, in milliseconds: twice the visibility timeout of Redis as a broker,
 after which an older message is delivered again. Each name that is coalesced has such a key."""
@@ -43,12 +43,12 @@ class Layout:
         root = prefix.removesuffix(":") + "#"
         self.queue = f"{root}queue:"
         self.index = f"{root}index"
-        self.ticket = f"{root}ticket"
+        self.number = f"{root}number"
         self.fence = f"{root}fence"
         self._waiters = f"{root}waiters:"
         self._channel = f"{root}wake:"
         self._flags = f"{root}flag:"
-        self._orders = f"{root}line:"
+        self._orders = f"{root}order:"
         self._newest = f"{root}newest:"
 
     def lock(self, name: str) -> str:

@@ -20,9 +20,9 @@ from django_tasklock.celery import rates
 from django_tasklock.celery.definition import bound_arguments, lock_of
 from django_tasklock.celery.delivery.duplicates import free_dead
 from django_tasklock.celery.message import header_of
-from django_tasklock.celery.parking import order, store as parking
-from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.celery.parking.rows import close_idle
+from django_tasklock.celery.queue import order, rows
+from django_tasklock.celery.queue.promoter import promote
+from django_tasklock.celery.queue.rows import close_idle
 from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
@@ -102,7 +102,7 @@ def _clean_up(task: Any, task_id: str, name: str | None, header: dict[str, Any],
         if name is not None and _free_when_dead(task, task_id, name):
             with no_fork():
                 order.leave(name, task_id)
-                parking.remove(task_id)
+                rows.remove(task_id)
                 release_unique(header, task_id)
                 promote(name, task.app)
     except BackendUnavailable as error:

@@ -7,15 +7,16 @@ from functools import cached_property
 from typing import NoReturn
 
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.delivery.defer import defer
-from django_tasklock.celery.delivery.duplicates import Earlier, discard, free_abandoned
+from django_tasklock.celery.delivery.duplicates import Earlier, discard
 from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.parking import order, store as parking
-from django_tasklock.celery.parking.ending import end_replaced
-from django_tasklock.celery.parking.envelope import seal
-from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.celery.parking.rows import DOWN, PARKED, ParkedRow
+from django_tasklock.celery.queue import order, rows
+from django_tasklock.celery.queue.ending import end_replaced
+from django_tasklock.celery.queue.envelope import seal
+from django_tasklock.celery.queue.promoter import promote
+from django_tasklock.celery.queue.rows import DOWN, PARKED, Row
 from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
@@ -35,7 +36,7 @@ class Line:
         self.name = name
         self.on_conflict = on_conflict
         self.queue_limit = queue_limit
-        self._row: ParkedRow | None = None
+        self._row: Row | None = None
         self._is_alone = False
 
     @cached_property
@@ -46,18 +47,24 @@ class Line:
     def check_row(self) -> None:
         """Read the row of a message that was delivered before. Raises ``Duplicate`` if another copy has it."""
         message = self.message
-        self._row = row = parking.find(message.id)
+        self._row = row = rows.find(message.id)
         if row is None and message.sent and not (message.redelivered or message.again):
             discard(message, "its run has begun")
         if row is not None and (row.state == PARKED or row.sent != message.sent):
             discard(message, "it is parked")
 
-    def take_row(self) -> None:
-        """Delete the row, as the message starts now: the lock is held. Raises ``Duplicate`` if another copy has it."""
-        if self._row is None or not parking.remove_unchanged(self._row):
+    def begin(self) -> None:
+        """Delete the row, and end the messages that this one replaces, as it starts now: the lock is held.
+
+        Raises ``Duplicate`` if another copy of it has the row.
+        """
+        promoted = self._row is not None  # its promoter has ended those before it
+        if self.message.delivered_before and not (self._row and rows.remove_unchanged(self._row)):
             self.check_row()
             if self._row is not None:
-                parking.remove_unchanged(self._row)
+                rows.remove_unchanged(self._row)
+        if self.on_conflict == "coalesce" and not promoted:
+            self._replace_older()
 
     def end_if_done(self) -> None:
         """Leave the line and raise ``Duplicate`` if another delivery has done the work."""
@@ -81,14 +88,9 @@ class Line:
                 error = TaskLockAcquireError(f"lock {self.name!r} is free, but others wait for it", name=self.name)
                 events.conflict(error, "queue")
                 return self.park()
-        elif self._row is not None:
-            if self._is_outdated():  # its promoter has ended older ones, and a newer one would have ended this one
-                return self.end_as_replaced()
-        else:
-            neighbours = parking.read_neighbours(self.name, self.number, self.message.id)
-            if neighbours.newer or self._is_outdated():
-                return self.end_as_replaced()
-            end_replaced(neighbours.older, self.message.task.app)
+        # A promoted one would have been ended by a newer one.
+        elif (self._row is None and rows.has_newer(self.name, self.number)) or self._is_outdated():
+            return self.end_as_replaced()
         return None
 
     def is_first(self) -> bool:
@@ -96,7 +98,7 @@ class Line:
         if self.message.sent:
             return True  # the promoter has checked, and may have passed over one that no worker takes
         if not get_backend().keeps_order:
-            return not parking.has_older(self.name, self.number)
+            return not rows.has_older(self.name, self.number)
         try:  # the store's line includes parked messages
             return not get_backend().count_before(self.name, self.number)
         except BackendUnavailable:
@@ -134,8 +136,8 @@ class Line:
     def _write_row(self) -> None:
         """Write the row. Raises ``TaskLockAcquireError`` if too many wait."""
         message = self.message
-        signature = message.to_signature(put_back=None, ticket=self.number)
-        stored = parking.park(
+        signature = message.to_signature(put_back=None, number=self.number)
+        stored = rows.park(
             self.name,
             self.number,
             self.on_conflict,
@@ -143,7 +145,6 @@ class Line:
             message.id,
             seal(self.name, signature, message.task),
             limit=self.queue_limit,
-            fresh=not message.delivered_before,
         )
         if not stored:
             order.leave(self.name, message.id)
@@ -155,10 +156,13 @@ class Line:
         if self.on_conflict != "coalesce":
             return
         # Read after it was parked, so that of two that are parked at once the older one sees the newer.
-        neighbours = parking.read_neighbours(self.name, self.number, self.message.id)
-        if neighbours.newer:
+        if rows.has_newer(self.name, self.number):
             self.end_as_replaced()
-        end_replaced(neighbours.older, self.message.task.app)
+        self._replace_older()
+
+    def _replace_older(self) -> None:
+        older = rows.find_older(key_of(self.name), self.number, self.message.id)
+        end_replaced(older, self.message.task.app)
 
     def _flag_holder(self) -> bool:
         """Flag the lock for a holder whose own task does not park. Return whether the lock has a holder."""
@@ -172,23 +176,13 @@ class Line:
         """End the message, which a newer one has replaced. Return its result. Raises ``Parked`` if it has a row."""
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         events.conflict(error, "coalesce")
-        row = parking.find(self.message.id)
+        row = rows.find(self.message.id)
         if self.message.delivered_before:
-            self._release_dead_lock()
+            self.promote_next()  # an earlier delivery of this message may have died with the lock
         if row is not None:
             end_replaced([row], self.message.task.app)
             raise Parked(str(error))
         return {"status": "skipped", "reason": "coalesced", "name": self.name}
-
-    def _release_dead_lock(self) -> None:
-        """Free the lock of a dead delivery of this message, so that the newer message need not wait for its lease."""
-        try:
-            record = get_backend().get(self.name)
-            ours = record is not None and record.holder.task_id == self.message.id
-            if ours and free_abandoned(record, self.name):
-                self.promote_next()
-        except BackendUnavailable as error:
-            logger.warning("lock %r is left to its lease: %s", self.name, error)
 
     def leave(self) -> None:
         """Leave the line before the lock is released, so that the next holder finds no position of this message."""

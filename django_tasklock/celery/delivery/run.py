@@ -18,8 +18,8 @@ from django_tasklock.celery.delivery.defer import defer, reject
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.parking.promotion import promote
-from django_tasklock.celery.parking.rows import DOWN
+from django_tasklock.celery.queue.promoter import promote
+from django_tasklock.celery.queue.rows import DOWN
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.exceptions import BackendUnavailable, GuardRejected
 from django_tasklock.host import Task
@@ -120,15 +120,14 @@ class TaskCaller(Caller):
 
         Raises ``Duplicate`` if another delivery has done it, and ``CrashLoop``.
         """
-        if not self.message.delivered_before:
-            return
         if self.line is not None:
             try:
-                self.line.take_row()
+                self.line.begin()
             except DOWN as error:
                 logger.warning("lock %r: parked messages could not be read: %s", self.lock.name, error)
-        self.earlier.end_if_done()
-        self.earlier.count_start(self.lock.name)
+        if self.message.delivered_before:
+            self.earlier.end_if_done()
+            self.earlier.count_start(self.lock.name)
 
     # The guarded row cannot be claimed
 

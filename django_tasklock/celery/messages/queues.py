@@ -13,9 +13,9 @@ from celery.app import app_or_default
 
 from django_tasklock.celery.broker import is_redis, redelivery_timeout
 from django_tasklock.celery.messages.index import Index, temporary_index
-from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.envelope import UnusableMessage, read
-from django_tasklock.celery.parking.rows import PARKED
+from django_tasklock.celery.queue import rows
+from django_tasklock.celery.queue.envelope import UnusableMessage, read
+from django_tasklock.celery.queue.rows import PARKED
 from django_tasklock.celery.task_modules import import_task_modules
 
 MAX_PARKED = 1000
@@ -41,9 +41,9 @@ def messages_by_queue() -> dict[str, int] | None:
 
 
 def _parked(app: Any, index: Index) -> Counter[str]:
-    rows = parking.list_rows(None, MAX_PARKED, 0, PARKED)
-    found = Counter(queue for row in rows for queue in _queues_of(row.message, app, index))
-    return _scaled(found, len(rows), len(rows) if len(rows) < MAX_PARKED else parking.count(None))
+    parked = rows.list_rows(None, MAX_PARKED, 0, PARKED)
+    found = Counter(queue for row in parked for queue in _queues_of(row.message, app, index))
+    return _scaled(found, len(parked), len(parked) if len(parked) < MAX_PARKED else rows.count(None))
 
 
 def _queues_of(message: str, app: Any, index: Index) -> tuple[str, ...]:

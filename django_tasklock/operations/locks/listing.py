@@ -82,10 +82,10 @@ def state_of(record: Record, orphaned: bool = False) -> LockState:
 
 def count_parked_behind(names: Sequence[str]) -> Mapping[str, int]:
     """Return the number of messages parked behind each lock; nothing, and a logged warning, if the database fails."""
-    from django_tasklock.celery.parking.listing import count_parked_by_name
+    from django_tasklock.celery.queue import rows
 
     try:
-        return count_parked_by_name(names)
+        return rows.count_by_name(names)
     except (BackendUnavailable, ImproperlyConfigured) as error:
         logger.warning("the parked messages could not be read: %s", error)
         return {}

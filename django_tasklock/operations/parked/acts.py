@@ -51,7 +51,7 @@ _SENTENCES: Mapping[ParkedOutcome, Any] = {
 
 def requeue_parked(task_id: str, *, by: Actor, reason: str = "") -> ParkedResult:
     """Requeue a dead message, so that it waits for its lock again. Raises ``BackendUnavailable``."""
-    from django_tasklock.celery.parking.manual import requeue
+    from django_tasklock.celery.queue.operators import requeue
 
     return _act("requeue", task_id, by, reason, lambda: requeue(task_id), ParkedOutcome.REQUEUED)
 
@@ -62,14 +62,14 @@ def publish_parked(task_id: str, *, by: Actor, reason: str = "") -> ParkedResult
     Workers do the same every few seconds; unlike them, this does not wait for an earlier message that was published and
     lost. Raises ``BackendUnavailable``.
     """
-    from django_tasklock.celery.parking.manual import publish
+    from django_tasklock.celery.queue.operators import publish
 
     return _act("publish", task_id, by, reason, lambda: publish(task_id), ParkedOutcome.PUBLISHED)
 
 
 def discard_parked(task_id: str, *, by: Actor, reason: str = "") -> ParkedResult:
     """Discard a parked or dead message: it ends as ``REVOKED`` without running. Raises ``BackendUnavailable``."""
-    from django_tasklock.celery.parking.manual import discard
+    from django_tasklock.celery.queue.operators import discard
 
     why = f"{by.name}: {reason}" if reason else by.name
     return _act("discard", task_id, by, reason, lambda: discard(task_id, why), ParkedOutcome.DISCARDED)

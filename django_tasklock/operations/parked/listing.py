@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
 
 MAX_PAGE_SIZE = 500
-"""Messages per page; each of their locks costs a request to the store."""
+"""Messages per page; each of their locks costs a request to the rows."""
 
 
 STATES = ("parked", "promoted", "dead")
@@ -63,19 +63,19 @@ def list_parked(query: ParkedQuery = ParkedQuery()) -> ParkedPage:  # noqa: B008
 
     Raises ``TaskLockError`` for an invalid page, and ``BackendUnavailable`` while the database is down.
     """
-    from django_tasklock.celery.parking import store
-    from django_tasklock.celery.parking.listing import info_of
+    from django_tasklock.celery.queue import rows as table
+    from django_tasklock.celery.queue.operators import info_of
 
     if not 1 <= query.limit <= MAX_PAGE_SIZE or query.after < 0:
         raise TaskLockError(
             f"limit must be 1 to {MAX_PAGE_SIZE} and after 0 or more, not {query.limit} and {query.after}"
         )
-    rows = store.list_page(query.state, query.text, query.ids, query.after, query.newest, query.limit + 1)
+    rows = table.list_page(query.state, query.text, query.ids, query.after, query.newest, query.limit + 1)
     found = [info_of(row) for row in rows[: query.limit]]
     reasons = Reasons(found)
     views = [ParkedView(info, reasons.explain(info)) for info in found]
     following = found[-1].id if len(rows) > query.limit else None
-    return ParkedPage(views, store.count_states(), following, reasons.store_down)
+    return ParkedPage(views, table.count_states(), following, reasons.store_down)
 
 
 def find_parked(task_id: str) -> ParkedView | None:

@@ -16,7 +16,7 @@ from django_tasklock.types import Record
 
 if TYPE_CHECKING:
     from django_tasklock.celery import ParkedInfo
-    from django_tasklock.celery.parking.rows import ParkedRow
+    from django_tasklock.models import ParkedMessage
 
 logger = logging.getLogger("django_tasklock")
 
@@ -28,11 +28,11 @@ class Reasons:
     """The reasons why messages wait: two statements for all, and one or two requests per lock when needed."""
 
     def __init__(self, messages: Sequence[ParkedInfo]) -> None:
-        from django_tasklock.celery.parking import store
+        from django_tasklock.celery.queue import rows as table
 
         waiting = [info for info in messages if info.state == "parked"]
-        self._counts_before = store.count_before([info.id for info in waiting])
-        self._moving = store.moving_of(sorted({info.name for info in waiting}))
+        self._counts_before = table.count_before([info.id for info in waiting])
+        self._moving = table.moving_of(sorted({info.name for info in waiting}))
         self._records: dict[str, Record | None] = {}
         self.store_down = False
         """True once the lock store was unavailable."""
@@ -50,7 +50,9 @@ class Reasons:
                 found.append(_("Its queue may be long, or no worker may read it: it is put back again in a while."))
         else:
             found = [_("No worker takes it: %(problem)s") % values]
-        if info.state == "parked" and info.attempts:
+        if info.state == "parked" and info.problem:
+            found.append(_("The worker that looked could not read it: %(problem)s") % values)
+        elif info.state == "parked" and info.attempts:
             text = ngettext(
                 "It was put back %(n)d time, and no worker took it.",
                 "It was put back %(n)d times, and no worker took it.",
@@ -121,5 +123,5 @@ class Reasons:
         logger.warning("what parked messages wait for is not known: %s", error)
 
 
-def _describe_message(row: ParkedRow) -> str:
+def _describe_message(row: ParkedMessage) -> str:
     return f"{row.task}[{row.task_id}]"

@@ -100,7 +100,7 @@ def _start(barrier: Any, configuration: str) -> None:
 
 
 def _promote_all(names: Sequence[str]) -> list[bool]:
-    from django_tasklock.celery.parking.promotion import promote
+    from django_tasklock.celery.queue.promoter import promote
 
     app = Configuration.here().make_app()
     app.loader.import_default_modules()  # as a worker does: only what it knows is promoted

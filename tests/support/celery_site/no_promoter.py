@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from django_tasklock.celery.parking import promotion
+from django_tasklock.celery.queue import promoter as promotion
 
 promotion.PERIOD = 3600.0

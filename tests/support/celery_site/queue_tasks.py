@@ -11,7 +11,7 @@ from django.db.models import F
 
 from django_tasklock import current_claim, model_lock, task_lock
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.parking import promotion
+from django_tasklock.celery.queue import promoter as promotion
 from tests.support.celery_site.journal import journaled, note
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD

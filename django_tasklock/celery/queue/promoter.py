@@ -10,22 +10,21 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from typing import Any, NamedTuple
+from typing import Any
 
 from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.message import HEADER, bind_header
-from django_tasklock.celery.parking import store as parking
-from django_tasklock.celery.parking.ending import DueMessage, end_replaced, mark_dead, open_row, revoke
-from django_tasklock.celery.parking.envelope import UnusableMessage
-from django_tasklock.celery.parking.rows import PARKED, PROMOTED, REPLACED, ParkedRow, close_idle
+from django_tasklock.celery.queue import rows
+from django_tasklock.celery.queue.ending import DueMessage, end_replaced, is_revoked, mark_dead, open_row, revoke
+from django_tasklock.celery.queue.envelope import UnusableMessage, full_name
+from django_tasklock.celery.queue.rows import DOWN, PARKED, PROMOTED, REPLACED, Row, close_idle
 from django_tasklock.celery.unique import seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import abandoned
 from django_tasklock.logs import log
-from django_tasklock.types import monotonic
 
 logger = logging.getLogger("django_tasklock")
 
@@ -33,10 +32,8 @@ PERIOD = 5.0  # seconds between two polls of one promoter
 PATIENCE = 10.0  # seconds for a message that was put back to arrive, doubled each time: it may be in a long queue
 LONGEST_PATIENCE = 600.0
 PREDECESSOR_PATIENCE = 10.0  # seconds to wait for a message that was published earlier and has not arrived
-MOST_ATTEMPTS = 8  # with the patience above about twenty minutes, if the message reaches no worker at all
-UNUSABLE_PATIENCE = 600.0  # seconds to leave unusable messages to other apps
-MOST_SKIPPED = 20  # unusable messages at the head of one line that are passed over in one poll
-BATCH = 200  # keys in one poll; the next one continues from there
+MOST_ATTEMPTS = 8  # to read a message, or to bring it to a worker: with the patience above about half an hour
+BATCH = 200  # keys in one poll, and messages of one key; the next poll continues from there
 
 
 def promote(name: str, app: Any) -> bool:
@@ -53,75 +50,60 @@ def promote(name: str, app: Any) -> bool:
         return False
 
 
-def promote_next(key: str, app: Any, unusable: UnusableLog | None = None, *, free: bool = False) -> bool:
+def promote_next(key: str, app: Any, *, free: bool = False, judge: bool = False) -> bool:
     """Promote the next message of a lock, by its key. Return whether a message was put back. Errors are raised.
 
-    ``unusable``: records messages that this app cannot put back; without it they are only passed over. ``free``: the
-    lock was just found free.
+    ``free``: the lock was just found free. ``judge``: count an attempt for messages that this app cannot read.
     """
-    found = next_in_line(key, app, free=free)
-    for _ in range(BATCH):  # further ones are left to the promoters
-        if found.due is None or not _end_without_run(found.due, app):
-            break
-        found = next_in_line(key, app, free=free)
-    for row in found.exhausted:
-        mark_dead(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
-    if unusable is not None:
-        unusable.record(key, found.unusable)
-    due = found.due
-    if due is None:
-        return False
-    if due.row.mode == "queue" and _awaits_another(due.row, due.name):
-        return False
-    if due.row.mode == "coalesce" and not found.alone:  # one that arrives now finds this newer one and ends itself
-        end_replaced(parking.find_older(key, due.row.number, due.row.task_id), app)
-    return _put_back(due)
-
-
-class LineCheck(NamedTuple):
-    """The result of one check of the messages that are kept for a lock."""
-
-    due: DueMessage | None
-    """The message to put back. ``None``: there is none, one is on its way, or the lock is held."""
-    exhausted: list[ParkedRow]
-    """The messages that were put back too often."""
-    unusable: list[tuple[ParkedRow, str]]
-    """The messages before it that this app cannot put back, and why."""
-    alone: bool = False
-    """Whether no other message waits for the lock."""
-
-
-def next_in_line(key: str, app: Any, *, free: bool = False) -> LineCheck:
-    """Find the next message for the lock with this key, without changes. ``free``: the lock is known to be free."""
-    unusable: list[tuple[ParkedRow, str]] = []
-    just_refused: list[ParkedRow] = []
-    tasks: set[str] = set()
-    while True:
-        passed = [row.id for row, _ in unusable] + [row.id for row in just_refused]
-        head, moving, alone = parking.read_line(key, passed, tasks)
-        late = [row for row in moving if row.state == PROMOTED and is_overdue(row)]
-        exhausted = [row for row in late if row.attempts >= MOST_ATTEMPTS]
-        check = LineCheck(None, exhausted, unusable)
-        if any(row.state == PROMOTED and row.mode != REPLACED and row not in late for row in moving):
-            return check
-        ready = [row for row in late if row not in exhausted]
-        ready += [] if head is None else [head]
-        if not ready or len(passed) >= MOST_SKIPPED:
-            return check
-        row = min(ready, key=lambda row: (row.number, row.id))
-        if row.state == PARKED and row.attempts and not is_overdue(row):  # a worker has just refused it
-            just_refused.append(row)
-            continue
+    passed: list[int] = []  # rows that are not put back now, and do not hold up those behind them
+    unknown: set[str] = set()  # tasks that this app does not know: there may be thousands of messages
+    for _ in range(BATCH):
+        row = _next_row(key, passed, unknown)
+        if row is None:
+            return False
+        name = full_name(row)
+        if not free and key_of(name) == row.key and is_held(name):  # a forged row may name any lock
+            return False
+        free = True
+        overdue, last = is_overdue(row), row.attempts >= MOST_ATTEMPTS
         try:
             due = open_row(row, app)
         except UnusableMessage as error:
-            unusable.append((row, str(error)))
-            if row.task not in app.tasks:
-                tasks.add(row.task)
+            if judge and overdue and last:
+                mark_dead(row, str(error), app)
+                continue
+            known = row.task in app.tasks
+            if judge and overdue:
+                rows.count_attempt(row, str(error), alike=not known)
+            passed.append(row.id)
+            unknown |= set() if known else {row.task}
             continue
-        if due is None or (not free and is_held(due.name)):
-            return check
-        return check._replace(due=due, alone=alone and not unusable and not just_refused)
+        if row.state == PARKED and row.attempts and not row.problem and not overdue:
+            passed.append(row.id)  # a worker has just refused it
+        elif row.attempts and not row.problem and last:
+            mark_dead(row, f"it was put back into the broker {row.attempts} times, and no worker took it", app)
+        elif not _end_without_run(due, app):
+            return _promote(due, app)
+    return False  # further ones are left to the promoters
+
+
+def _next_row(key: str, passed: list[int], unknown: set[str]) -> Row | None:
+    """Return the first message of a lock that may be put back. ``None``: there is none, or one is on its way."""
+    head, moving = rows.read_next(key, passed, unknown)
+    late = [row for row in moving if is_overdue(row)]
+    if any(row.mode != REPLACED and row not in late for row in moving):
+        return None
+    ready = late if head is None else [*late, head]
+    return min(ready, key=lambda row: (row.number, row.id), default=None)
+
+
+def _promote(due: DueMessage, app: Any) -> bool:
+    row = due.row
+    if row.mode == "queue" and _awaits_another(row, due.name):
+        return False
+    if row.mode == "coalesce":  # one that arrives now finds this newer one and ends itself
+        end_replaced(rows.find_older(row.key, row.number, row.task_id), app)
+    return _put_back(due)
 
 
 def is_held(name: str) -> bool:
@@ -130,13 +112,13 @@ def is_held(name: str) -> bool:
     return record is not None and not abandoned(record)
 
 
-def is_overdue(row: ParkedRow) -> bool:
+def is_overdue(row: Row) -> bool:
     """Return whether a message that was put back has not arrived in time: its queue may have been purged."""
     patience = min(PATIENCE * 2.0 ** max(0, row.attempts - 1), LONGEST_PATIENCE)
     return row.now - row.changed_at > patience * 1000
 
 
-def _awaits_another(row: ParkedRow, name: str) -> bool:
+def _awaits_another(row: Row, name: str) -> bool:
     """Return whether a message that was published earlier is still on its way.
 
     The wait is limited: it may be lost, or in the buffer of a worker that is busy with another task.
@@ -163,8 +145,7 @@ def _put_back(due: DueMessage) -> bool:
     If this process is killed in between, the message becomes overdue, or is sent twice and runs once.
     """
     row, signature = due.row, due.signature
-    attempts = row.attempts + 1
-    if not parking.move_to(row, PROMOTED, sent=1, attempts=attempts):
+    if not rows.move(row, PROMOTED, sent=row.sent + 1, attempts=row.attempts + 1, problem=""):
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)
@@ -175,9 +156,9 @@ def _put_back(due: DueMessage) -> bool:
         signature.clone(headers=headers).apply_async(add_to_parent=False)
     except Exception as error:
         logger.warning("lock %r: %s[%s] could not be sent: %s", due.name, row.task, row.task_id, error)
-        back = parking.find(row.task_id)
+        back = rows.find(row.task_id)
         if back is not None and back.state == PROMOTED:
-            parking.move_to(back, PARKED, attempts=row.attempts)
+            rows.move(back, PARKED, attempts=row.attempts)
         return False
     logger.info("lock %r: %s[%s] promoted", due.name, row.task, row.task_id)
     waited = max(0, row.now - row.parked_at) / 1000
@@ -185,32 +166,30 @@ def _put_back(due: DueMessage) -> bool:
     return True
 
 
-class UnusableLog:
-    """The messages that one promoter cannot put back: another app or a newer worker may."""
+def on_refused(sender: Any = None, message: Any = None, exc: Any = None, **details: Any) -> None:
+    """Let a promoted message wait for another worker than this one (``task_unknown``, ``task_rejected``)."""
+    headers = getattr(message, "headers", None) or {}
+    our_header = headers.get(HEADER)
+    if isinstance(our_header, dict) and our_header.get("put_back") and headers.get("id"):
+        args = (str(headers["id"]), int(our_header["put_back"][0]), sender.app, exc)
+        threading.Thread(target=_refused, args=args, name="tasklock-refused", daemon=True).start()
 
-    def __init__(self, app: Any) -> None:
-        self.app = app
-        self._since: dict[tuple[str, str], float] = {}
 
-    def record(self, key: str, unusable: list[tuple[ParkedRow, str]]) -> None:
-        """Record the messages found now. Those whose task was unusable for this lock long enough are marked as dead."""
-        now = monotonic()
-        kinds = {(key, row.task): (row, reason) for row, reason in reversed(unusable)}
-        for kind in [kind for kind in self._since if kind[0] == key and kind not in kinds]:
-            del self._since[kind]
-        for kind, (row, reason) in kinds.items():
-            if now - self._since.setdefault(kind, now) >= UNUSABLE_PATIENCE:
-                self._mark_dead(row, reason)
-
-    def _mark_dead(self, row: ParkedRow, reason: str) -> None:
-        """Mark that row as dead, and further unusable ones of the same task: there may be thousands."""
-        for one in parking.find_alike(row, BATCH):
-            try:
-                if open_row(one, self.app) is not None:
-                    continue
-            except UnusableMessage as error:
-                reason = str(error)
-            mark_dead(one, reason, self.app)
+def _refused(task_id: str, sent: int, app: Any, error: Any) -> None:
+    try:
+        with no_fork():
+            row = rows.find(task_id)
+            if row is None or row.state != PROMOTED or row.sent != sent:
+                return
+            if is_revoked(task_id):
+                revoke(row, app, "it was revoked")
+            elif rows.move(row, PARKED):
+                logger.warning("parked message %s[%s]: this worker cannot take it: %r", row.task, task_id, error)
+    except DOWN as trouble:
+        logger.warning("parked message [%s] was not parked again, and will become overdue: %s", task_id, trouble)
+    finally:
+        with no_fork():
+            close_idle()
 
 
 class Promoter:
@@ -219,7 +198,6 @@ class Promoter:
     def __init__(self, app: Any) -> None:
         self.app = app
         self._stop = threading.Event()
-        self._unusable = UnusableLog(app)
         self._last_key = ""
         self._failing = False
 
@@ -249,7 +227,7 @@ class Promoter:
         promoted = 0
         for _ in range(BATCH):
             with no_fork():
-                key = parking.next_key(self._last_key)
+                key = rows.next_key(self._last_key)
                 self._last_key = key or ""
                 if key is None:
                     break
@@ -258,7 +236,7 @@ class Promoter:
 
     def _promote_key(self, key: str) -> bool:
         try:
-            return promote_next(key, self.app, self._unusable)
+            return promote_next(key, self.app, judge=True)
         except BackendUnavailable:
             raise  # the other keys would fail as well
         except Exception as error:  # one unreadable row must not block the others

@@ -23,7 +23,7 @@ def next_number(name: str = "", task_id: str = "") -> int:
 
 def number_of(message: Message, name: str = "") -> int:
     """Return the sequence number of ``message``. If its publisher drew none, draw one for ``name``."""
-    number = message.header.get("ticket")
+    number = message.header.get("number")
     return int(number) if number else next_number(name, message.id if name else "")
 
 

@@ -1,4 +1,4 @@
-"""Reading kept messages, and ending them without a run."""
+"""Reading parked messages, and ending them without a run."""
 
 from __future__ import annotations
 
@@ -10,56 +10,57 @@ from celery.canvas import Signature, signature as signature_of
 
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.message import HEADER
-from django_tasklock.celery.parking import order, store as parking
-from django_tasklock.celery.parking.envelope import UnusableMessage, check, read, unseal
-from django_tasklock.celery.parking.rows import DEAD, PROMOTED, REPLACED, ParkedRow
+from django_tasklock.celery.queue import order, rows
+from django_tasklock.celery.queue.envelope import UnusableMessage, check, read, unseal
+from django_tasklock.celery.queue.rows import DEAD, PROMOTED, REPLACED, Row
 from django_tasklock.celery.unique import release_unique
 
 logger = logging.getLogger("django_tasklock")
 
 
 class DueMessage(NamedTuple):
-    """A kept message that was read and may be put back into the broker."""
+    """A parked message that was read and may be put back into the broker."""
 
-    row: ParkedRow
+    row: Row
     name: str
     signature: Signature[Any]
 
 
-def open_row(row: ParkedRow, app: Any) -> DueMessage | None:
-    """Read the message of a row. Return ``None`` if the row is gone. Raises ``UnusableMessage``."""
-    text = parking.read_message(row)
-    if text is None:
-        return None
-    name, signature = unseal(text, app)
+def open_row(row: Row, app: Any) -> DueMessage:
+    """Read the message of a row. Raises ``UnusableMessage``."""
+    name, signature = unseal(row.message, app)
     _check_row(name, signature, row)
     return DueMessage(row, name, signature)
 
 
-def mark_dead(row: ParkedRow, reason: str, app: Any) -> None:
+def is_revoked(task_id: str) -> bool:
+    """Return whether this worker has received a revocation of the task."""
+    from celery.worker import state
+
+    return task_id in state.revoked
+
+
+def mark_dead(row: Row, reason: str, app: Any) -> None:
     """Mark a message as dead, until an operator decides. A revoked message is removed instead.
 
-    It then delays neither its line nor the publication of a similar message (``unique``).
+    It then delays neither its queue nor the publication of a similar message (``unique``).
     """
     if is_revoked(row.task_id):
         revoke(row, app, "it was revoked")
         return
-    text = parking.read_message(row)
-    problem = in_ascii(reason)
-    if text is not None and parking.move_to(row, DEAD, problem=problem, place=None):
+    if rows.move(row, DEAD, problem=in_ascii(reason), place=None):
         logger.error("parked message %s[%s] is dead: %s", row.task, row.task_id, reason)
-        _leave_line(row, text, app)
+        _leave(row, app)
 
 
-def revoke(row: ParkedRow, app: Any, reason: str) -> bool:
+def revoke(row: Row, app: Any, reason: str) -> bool:
     """Remove a message and store that it is revoked, so that no caller waits for it. Return whether it existed."""
-    text = parking.read_message(row)
-    if text is None or not parking.remove_unchanged(row):
+    if not rows.remove_unchanged(row):
         return False
     logger.warning("parked message %s[%s] is discarded: %s", row.task, row.task_id, reason)
-    request = _leave_line(row, text, app)
+    request = _leave(row, app)
     try:
-        check(text)
+        check(row.message)
         app.backend.mark_as_revoked(row.task_id, reason, request=request)
     except UnusableMessage:
         pass  # a forged row may name the result of another task
@@ -68,23 +69,20 @@ def revoke(row: ParkedRow, app: Any, reason: str) -> bool:
     return True
 
 
-def end_replaced(rows: list[ParkedRow], app: Any) -> None:
+def end_replaced(older: list[Row], app: Any) -> None:
     """End ``coalesce`` messages that a newer one has replaced: store their result, then delete their rows.
 
     If that fails, or this process is killed meanwhile, a promoter ends them when they are overdue.
     """
-    for row in rows:
-        text = parking.read_message(row)
-        if text is None:
-            continue
+    for row in older:
         try:
-            name, signature = read(text, app)
+            name, signature = read(row.message, app)
             _check_row(name, signature, row)
         except UnusableMessage as error:
             logger.warning("parked message %s[%s] was replaced, and cannot be read: %s", row.task, row.task_id, error)
             continue
         # A copy that is on its way, or about to start, does not have the new number, and is discarded as a duplicate.
-        if not parking.move_to(row, PROMOTED, sent=1, attempts=row.attempts + 1, mode=REPLACED, place=None):
+        if not rows.move(row, PROMOTED, sent=row.sent + 1, attempts=row.attempts + 1, mode=REPLACED, place=None):
             continue  # it has started, or somebody else ends it
         logger.info("lock %r: %s[%s] is replaced by a newer message", name, row.task, row.task_id)
         try:
@@ -92,11 +90,11 @@ def end_replaced(rows: list[ParkedRow], app: Any) -> None:
         except Exception as error:
             logger.warning("%s[%s] was replaced, and its result is stored later: %r", row.task, row.task_id, error)
             continue
-        parking.remove(row.task_id)
-        _leave_line(row, text, app)
+        rows.remove(row.task_id)
+        _leave(row, app)
 
 
-def _store_skipped(row: ParkedRow, name: str, signature: Signature[Any], app: Any) -> None:
+def _store_skipped(row: Row, name: str, signature: Signature[Any], app: Any) -> None:
     """Do what a worker does after a run, in its order: call the callbacks, continue the chain, store the result."""
     result = {"status": "skipped", "reason": "coalesced", "name": name}
     sent = signature.options
@@ -110,17 +108,10 @@ def _store_skipped(row: ParkedRow, name: str, signature: Signature[Any], app: An
     backend.mark_as_done(row.task_id, result, request=_request_of(row, signature))
 
 
-def is_revoked(task_id: str) -> bool:
-    """Return whether this worker has received a revocation of the task."""
-    from celery.worker import state
-
-    return task_id in state.revoked
-
-
-def _leave_line(row: ParkedRow, text: str, app: Any) -> Context | None:
-    """Leave the line and release the ``unique`` lock. Return the request for the result backend, if it can be read."""
+def _leave(row: Row, app: Any) -> Context | None:
+    """Leave the order and release the ``unique`` lock. Return the request for the result backend, if it can be read."""
     try:
-        name, signature = read(text, app)
+        name, signature = read(row.message, app)
         _check_row(name, signature, row)
     except UnusableMessage:
         return None
@@ -129,7 +120,7 @@ def _leave_line(row: ParkedRow, text: str, app: Any) -> Context | None:
     return _request_of(row, signature)
 
 
-def _request_of(row: ParkedRow, signature: Signature[Any]) -> Context:
+def _request_of(row: Row, signature: Signature[Any]) -> Context:
     """Return what of a message's request a result backend reads."""
     sent = signature.options
     return Context(
@@ -145,6 +136,6 @@ def _request_of(row: ParkedRow, signature: Signature[Any]) -> Context:
     )
 
 
-def _check_row(name: str, signature: Signature[Any], row: ParkedRow) -> None:
+def _check_row(name: str, signature: Signature[Any], row: Row) -> None:
     if key_of(name) != row.key or signature.options.get("task_id") != row.task_id:
         raise UnusableMessage("its message is that of another row")

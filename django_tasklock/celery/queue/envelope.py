@@ -21,14 +21,15 @@ from kombu.serialization import (  # type: ignore[attr-defined]
 )
 
 from django_tasklock.backends.contract.codec import json_object
+from django_tasklock.backends.database.names import key_of, name_of
 from django_tasklock.celery.sending import other_serializers, own_serializer
+from django_tasklock.models import ParkedMessage
 
 SALT = "django_tasklock.parked"
-SIGNATURE = "signature"
 
 
 class UnusableMessage(Exception):
-    """The reason why this app cannot put a kept message back into the broker."""
+    """The reason why this app cannot put a parked message back into the broker."""
 
 
 def seal(name: str, signature: Signature[Any], task: Any) -> str:
@@ -46,22 +47,25 @@ def seal(name: str, signature: Signature[Any], task: Any) -> str:
 
 
 def sign(content: dict[str, Any]) -> str:
-    """Return the text of a row, with a signature over all other fields."""
-    content = {key: value for key, value in content.items() if key != SIGNATURE}
-    return json.dumps({**content, SIGNATURE: Signer(salt=SALT).signature(_signed(content))})
+    """Return the text of a row: this content, signed."""
+    return Signer(salt=SALT).sign(json.dumps(content))
 
 
 def check(text: str) -> dict[str, Any]:
     """Return the stored content if this project signed it. Raises ``UnusableMessage``."""
-    content = json_object(text)
-    found = content.pop(SIGNATURE, None)
-    if found is None:
-        raise UnusableMessage("it has no signature: this project has not parked it")
     try:
-        Signer(salt=SALT).unsign(f"{_signed(content)}:{found}")
+        return json_object(Signer(salt=SALT).unsign(text))
     except BadSignature:
         raise UnusableMessage("its signature is not of SECRET_KEY or one of SECRET_KEY_FALLBACKS") from None
-    return content
+
+
+def full_name(row: ParkedMessage) -> str:
+    """Return the lock's name: as the row shows it, or from its message if it is truncated there.
+
+    Whoever wrote the row: check it with ``key_of``.
+    """
+    found = json_object(row.message.rpartition(":")[0]).get("name")
+    return name_of(row.name, row.key) or (found if isinstance(found, str) and key_of(found) == row.key else row.name)
 
 
 def read(text: str, app: Any) -> tuple[str, Signature[Any]]:
@@ -104,7 +108,3 @@ def _dumped(signature: Signature[Any], task: Any) -> Any:
             except (EncodeError, TypeError):
                 continue
         raise
-
-
-def _signed(content: dict[str, Any]) -> str:
-    return json.dumps(content, sort_keys=True, separators=(",", ":"))
