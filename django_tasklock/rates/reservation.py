@@ -217,7 +217,8 @@ class Reservation:
             if monotonic() + left > ends:
                 return
             confirms = slot.booked.must_resume or left > TRUSTED_FOR
-            if (nap := min(left - EARLY if confirms else left, LONGEST_SLEEP)) > 0:
+            # A slow answer leaves open when its time is: it is confirmed before the first time that this may be.
+            if (nap := min(-slot.late - EARLY if confirms else left, LONGEST_SLEEP)) > 0:
                 self._waited = self._waited or nap > NO_WAIT
                 yield nap
             if confirms or not slot.is_due:

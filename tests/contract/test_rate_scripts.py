@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 
 from django_tasklock.backends.contract.rates import Terms
 from django_tasklock.backends.ledger.state import State
-from django_tasklock.backends.redis.rates import SCRIPT, RedisRates
+from django_tasklock.backends.redis.rates import SCRIPTS, RedisRates
 from django_tasklock.backends.redis.script import Script
 from tests.support.rate_simulation import Simulation, random_steps, terms
 
@@ -22,10 +22,13 @@ CLOCK = "test:clock"
 
 
 class OnAClock(RedisRates):
-    """The production script; the lines that read the server's clock read a key instead."""
+    """The production scripts; the lines that read the server's clock read a key instead."""
 
-    assert SCRIPT.body.count(TIME) == 1
-    script = Script(SCRIPT.body.replace(TIME, f"local time = tonumber(redis.call('GET', '{CLOCK}'))\n"))
+    assert all(script.body.count(TIME) == 1 for script in SCRIPTS.values())
+    scripts = {
+        verb: Script(script.body.replace(TIME, f"local time = tonumber(redis.call('GET', '{CLOCK}'))\n"))
+        for verb, script in SCRIPTS.items()
+    }
 
     def __init__(self, backend, store) -> None:
         super().__init__(backend)

@@ -11,7 +11,7 @@ import pytest
 import redis
 
 from django_tasklock import RateLimiter, signals
-from django_tasklock.backends.redis.rates import SCRIPT
+from django_tasklock.backends.redis.rates import SCRIPTS
 from django_tasklock.rates import reservation as rates_reservation
 from django_tasklock.rates.reservation import Reservation
 from tests.support.proxy import Proxy
@@ -34,7 +34,8 @@ def crew() -> Iterator[Crew]:
 
 def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
     """Four processes with fifty threads each; who waits no longer than a second asks once, unless it is late."""
-    store.script_load(SCRIPT.body)
+    for script in SCRIPTS.values():
+        store.script_load(script.body)
     with Trips(store) as trips:
         workers = callers(crew, 4)
         for worker in workers:
@@ -95,7 +96,8 @@ def test_arrival_decides(name):
 @pytest.fixture
 def known(proxy: Proxy, name: str, store: redis.Redis) -> Proxy:
     """A proxy before a server that knows the scripts."""
-    store.script_load(SCRIPT.body)
+    for script in SCRIPTS.values():
+        store.script_load(script.body)
     return proxy
 
 

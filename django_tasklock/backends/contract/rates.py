@@ -73,9 +73,13 @@ class Terms(NamedTuple):
         """The least time between two adaptations of the limit: the shortest window, at least one second."""
         return max(1_000_000, min(rate.window for rate in self.rates))
 
+    def numbers(self) -> tuple[int, ...]:
+        """Return what scripts are told of them: numbers, and three for each rate."""
+        return self.min_share, self.horizon, *itertools.chain(*self.rates)
+
     def text(self) -> str:
-        """Return the text that a store keeps, and ``from_text`` parses: numbers, and three for each rate."""
-        return " ".join(map(str, (self.min_share, self.horizon, *itertools.chain(*self.rates))))
+        """Return the text that a store keeps, and ``from_text`` parses: the numbers."""
+        return " ".join(map(str, self.numbers()))
 
     @classmethod
     def from_text(cls, name: str, text: str) -> Terms | None:

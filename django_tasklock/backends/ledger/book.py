@@ -1,6 +1,6 @@
 """The bookings of one rate limiter in plain Python: for the memory and database stores, and as the script's model.
 
-``lua/rates.lua`` has the same functions under the same names; a property test compares the two.
+The scripts ``lua/rate_*.lua`` have the same functions under the same names; a property test compares the two.
 
 Why no window has more calls than the limit: slots are booked in order of time, none before the last one (``last``), and
 each at least a window and a margin after the slot booked ``limit`` units earlier. Bookings before those ``limit`` units

@@ -1,4 +1,4 @@
-"""The operations of a store of rate limits on a ``RateBook``, by their names: ``lua/rates.lua`` in plain Python."""
+"""The operations of a store of rate limits on a ``RateBook``, by their names: ``lua/rate_*.lua`` in plain Python."""
 
 from __future__ import annotations
 

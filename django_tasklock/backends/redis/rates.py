@@ -1,4 +1,4 @@
-"""Rate limits in Redis or Valkey: one script, and one round trip for each verb.
+"""Rate limits in Redis or Valkey: one script and one round trip for each verb.
 
 With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash), and for each rate
 ``task_lock#rate:60000000:tavily`` (a list: slots and units, the newest first). Sorted sets are
@@ -21,18 +21,20 @@ from django_tasklock.backends.contract.rates import (
     Usage,
     WindowUnits,
 )
-from django_tasklock.backends.redis.script import load
+from django_tasklock.backends.redis.script import Script, load
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis import RedisBackend
 
-SCRIPT, NAMES, TERMS = load("rates"), load("rate_names"), load("rate_terms")
+VERBS = "reserve", "reserve_many", "resume", "cancel", "settle", "penalize", "pause", "adjust", "usage", "reset"
+SCRIPTS = {verb: load(f"rate_{verb}") for verb in VERBS}
+NAMES, TERMS = load("rate_names"), load("rate_terms")
 
 
 class RedisRates(RateStore):
     """The rate limits of a ``RedisBackend``, on its connections."""
 
-    script = SCRIPT
+    scripts: Mapping[str, Script] = SCRIPTS
 
     def __init__(self, backend: RedisBackend) -> None:
         self.backend = backend
@@ -45,8 +47,8 @@ class RedisRates(RateStore):
         root, rings = self._root, [rate.window for rate in terms.rates]
         keys = [f"{root}:{part}:{terms.name}" for part in ("meta", "free", "line", *rings)]
         keys.insert(3, f"{root}s")
-        args: list[str | int] = [verb, terms.name, terms.text(), *map(int, arguments)]
-        reply, _ = self.backend.client.run(self.script, keys, args, again=verb not in NEVER_AGAIN)
+        args: list[str | int] = [terms.name, *terms.numbers(), *map(int, arguments)]
+        reply, _ = self.backend.client.run(self.scripts[verb], keys, args, again=verb not in NEVER_AGAIN)
         return READ.get(verb, int)(reply)
 
     def names(self, limit: int = 1000) -> list[str]:
