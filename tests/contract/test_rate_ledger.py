@@ -190,6 +190,19 @@ class TestTheLine:
         used = [(one.time, 1) for one in [*booked[:10], late, *taken]]
         assert most_in_a_window(used, SECOND) <= 10
 
+    @pytest.mark.parametrize("confirmed", [False, True])
+    def test_who_comes_after_a_missed_slot_finds_its_own(self, confirmed):
+        """Another one stands at the end of the line for it, so that only those who wait already are moved."""
+        state, limiter, booked = self.a_line(30)
+        first, *standing = booked[10:]
+        if confirmed:
+            first = self.resume(state, limiter, first.time - 400_000, first)
+        late = self.resume(state, limiter, first.time + self.LATE, first)
+        newcomer = ledger_verbs.reserve(RateBook(state, limiter, first.time + self.LATE), 1, HOUR)
+        taken = [self.resume(state, limiter, max(one.time, late.time), one) for one in standing]
+        assert standing[-1].time < taken[-1].time < newcomer.time
+        assert self.resume(state, limiter, newcomer.time - 400_000, newcomer).time == newcomer.time
+
     def test_who_is_in_time_goes_first_where_the_one_before_is_late(self):
         """He takes its slot, and the late one his: none is lost."""
         state, limiter, booked = self.a_line(30)

@@ -11,6 +11,7 @@ A caller that has to wait for more than a second has no slot of its own but one 
 before its time, and takes the first slot of the line from a quarter of a second ahead: so a caller that is late takes
 the next slot, and each one behind it the one after, and no slot is lost while anybody comes in time. One whose own
 slot is nearer takes that or a later one, or any that can still be used if its own has passed.
+If nobody has used its own one, another one is put at the end of the line: so callers that come later are not moved.
 
 A slot belongs to the caller that knows its edition: ``epoch`` and a serial number, a new one whenever a slot is given
 back or taken from the line. So one that is given back twice is given back once, and one that was taken by another

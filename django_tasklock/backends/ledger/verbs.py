@@ -54,9 +54,18 @@ def resume(book: RateBook, cost: int, slot: int, edition: int, max_wait: int, sp
         book.remove_units(slot, cost)
     # Its own slot, or an earlier one of a caller that is late, but not at short notice; and one with less than half of
     # its margin left would be missed before the reply arrives.
-    since = max(book.now - book.terms.margin // 2, min(slot, book.now + SHORT_NOTICE) if opens else slot)
+    usable = book.now - book.terms.margin // 2
+    wasted = slot < usable and book.edition_of(book.terms.rates[0], slot) == edition
+    since = max(usable, min(slot, book.now + SHORT_NOTICE) if opens else slot)
     taken = book.take_from_line(since, max(slot, book.now + max_wait), cost)
-    return reserve(book, cost, max_wait, spaced) if taken is None else as_booked(book, taken, book.newest_edition)
+    if taken is None:
+        return reserve(book, cost, max_wait, spaced)
+    edition = book.newest_edition
+    if wasted:  # as many slots as callers stay in the line, so that who comes later finds its own
+        last = book.first_slot(cost, bool(spaced))
+        book.add(last, cost)
+        book.add_to_line(last, cost)
+    return as_booked(book, taken, edition)
 
 
 def cancel(book: RateBook, cost: int, slot: int, edition: int) -> bool:

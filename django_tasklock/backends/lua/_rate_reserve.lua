@@ -41,6 +41,12 @@ local function add_to_rate(rate, slot, units)
   set(rate.aside, aside)
 end
 
+-- Book a slot after all others.
+local function add(slot, units)
+  set('last', slot)
+  for _, rate in ipairs(rates) do add_to_rate(rate, slot, units) end
+end
+
 -- Whether a slot is later than the caller waits.
 local function is_too_late(slot, max_wait)
   local wait = time_until(slot)
@@ -63,8 +69,7 @@ local function reserve(cost, max_wait, spaced)
   end
   if not free then
     edition = get('epoch') + get('serial')
-    set('last', slot)
-    for _, rate in ipairs(rates) do add_to_rate(rate, slot, cost) end
+    add(slot, cost)
   end
   if get('share') < FULL_SHARE then set('spent', get('spent') + cost) end
   local in_line = time_until(slot) > OPENS_BEFORE

@@ -26,12 +26,20 @@ local function resume(cost, slot, edition, max_wait, spaced)
   end
   -- Its own slot, or an earlier one of a caller that is late, but not at short notice; and one with less than half of
   -- its margin left would be missed before the reply arrives.
-  local since = math.max(now() - math.floor(margin / 2), opens and math.min(slot, now() + SHORT_NOTICE) or slot)
+  local usable = now() - math.floor(margin / 2)
+  local wasted = slot < usable and owner_of(rates[1], slot) == edition
+  local since = math.max(usable, opens and math.min(slot, now() + SHORT_NOTICE) or slot)
   for _, one in ipairs(range(LINE, text(since), text(math.max(slot, now() + max_wait)))) do
     local number, first = parse(one)
     if number == cost and change_owner(first) then
       redis.call('ZREM', LINE, one)
-      return as_booked(first, get('epoch') + get('serial'))
+      local reply = as_booked(first, get('epoch') + get('serial'))
+      if wasted then -- as many slots as callers stay in the line, so that who comes later finds its own
+        local last = first_slot(cost, spaced)
+        add(last, cost)
+        put_in_line(last, cost)
+      end
+      return reply
     end
   end
   return reserve(cost, max_wait, spaced)
