@@ -23,41 +23,32 @@ def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) ->
     Once the store has said that the lock is busy, an outage does not end the wait: the waiter asks until ``wait`` is
     over. ``BackendUnavailable`` has the last busy answer in ``busy`` then.
     """
-    ends = monotonic() + wait
     waiter = backend.waiter(request)
+    schedule = Schedule(waiter, wait)
     try:
-        answer = _wait(waiter, ends)
+        while True:
+            sent = monotonic()
+            try:
+                answer = waiter.acquire()
+            except BackendUnavailable as error:
+                seconds = schedule.after_failure(error, sent)
+            else:
+                if isinstance(answer, Grant) or sent >= schedule.ends:
+                    return sent, schedule.complete(answer), schedule.waited
+                seconds = schedule.after_busy(answer)
+            ensure_enclosing_held()
+            handed = waiter.wait(seconds)
+            if handed is not None and monotonic() < sent + handed.ttl / 2000:
+                return sent, schedule.complete(handed), schedule.waited
+    finally:
         waiter.leave()
-    except BaseException:  # no `finally`: an exception from a signal handler may come as leave() is called
-        waiter.leave()
-        raise
-    return answer
-
-
-def _wait(waiter: Waiter, ends: float) -> Answer:
-    schedule = Schedule(waiter, ends)
-    while True:
-        sent = monotonic()
-        try:
-            answer = waiter.acquire()
-        except BackendUnavailable as error:
-            seconds = schedule.after_failure(error, sent)
-        else:
-            if isinstance(answer, Grant) or sent >= ends:
-                return sent, schedule.complete(answer), schedule.waited
-            seconds = schedule.after_busy(answer)
-        ensure_enclosing_held()
-        handed = waiter.wait(seconds)
-        if handed is not None and monotonic() < sent + handed.ttl / 2000:
-            return sent, schedule.complete(handed), schedule.waited
 
 
 async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
     """Do what ``acquire_within`` does, for coroutines."""
-    ends = monotonic() + wait
     waiter = backend.waiter(request)
+    schedule = Schedule(waiter, wait)
     try:
-        schedule = Schedule(waiter, ends)
         while True:
             sent = monotonic()
             try:
@@ -65,7 +56,7 @@ async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: fl
             except BackendUnavailable as error:
                 seconds = schedule.after_failure(error, sent)
             else:
-                if isinstance(answer, Grant) or sent >= ends:
+                if isinstance(answer, Grant) or sent >= schedule.ends:
                     return sent, schedule.complete(answer), schedule.waited
                 seconds = schedule.after_busy(answer)
             ensure_enclosing_held()
@@ -79,11 +70,11 @@ async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: fl
 class Schedule:
     """When a waiter asks the store next."""
 
-    def __init__(self, waiter: Waiter, ends: float) -> None:
+    def __init__(self, waiter: Waiter, wait: float) -> None:
         self._waiter = waiter
         self._began = monotonic()
         self._has_slept = False
-        self._ends = ends
+        self.ends = self._began + wait
         self._busy: Busy | None = None
         self._is_reported = False
         self._expired = 0
@@ -100,7 +91,7 @@ class Schedule:
         Raises ``error`` if the waiter is not to ask again.
         """
         self._busy = error.busy = error.busy or self._busy
-        if self._busy is None or sent >= self._ends:
+        if self._busy is None or sent >= self.ends:
             raise error
         if not self._is_reported:
             events.unavailable(self._waiter.request.name, error, "ask again", self._waiter.backend.noun)
@@ -118,4 +109,4 @@ class Schedule:
 
     def _limit(self, seconds: float) -> float:
         self._has_slept = True
-        return max(0.001, min(seconds, self._ends - monotonic()))
+        return max(0.001, min(seconds, self.ends - monotonic()))

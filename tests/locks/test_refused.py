@@ -30,7 +30,7 @@ from tests.support import environment
 from tests.support.proxy import Proxy, Request, command
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
-from tests.support.twins import TWINS, call, listening, token_in
+from tests.support.twins import TWINS, call, conflict, listening, token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
@@ -104,9 +104,7 @@ class TestAFullServer:
         granted(another(redis_server.url).acquire(an_ask(name)))
         self.fill(full)
         lock = TaskLock(name)
-        assert call(way, lock, "acquire") is False
-        assert lock.conflict is not None
-        assert lock.conflict.time_left is not None
+        assert conflict(way, lock).time_left is not None
 
     @TWINS
     def test_locks_go_on(self, full: redis.Redis, name: str, way: str) -> None:
@@ -373,13 +371,11 @@ class TestSomebodyWhoWaits:
         granted(stranger.acquire(an_ask(name, token)))
         lock = TaskLock(name, on_unavailable="run")
         with ThreadPoolExecutor(1) as pool:
-            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=0.5)
+            refused = pool.submit(conflict, way, lock, 0.5)
             eventually(lambda: listens(store, name) and proxy.quiet)
             proxy.refuse()
-            assert taken.result(10) is False
+            assert refused.result(10).__cause__ is None, "busy, not unavailable"
         assert not lock.taken
-        assert lock.conflict is not None
-        assert lock.conflict.__cause__ is None, "busy, not unavailable"
         assert token_in(store, name) == token
 
     @TWINS

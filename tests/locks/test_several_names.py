@@ -29,7 +29,7 @@ from django_tasklock.names import Names
 from django_tasklock.types import Released
 from tests.support.proxy import Proxy
 from tests.support.stores import LISTING, clear, eventually, stores
-from tests.support.twins import TWINS, call, thread_of
+from tests.support.twins import TWINS, call, conflict, thread_of
 from tests.support.workers import Crew
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
@@ -108,16 +108,14 @@ class TestOneLease:
     def test_the_conflict_says_which_one_and_who_has_it(self, store, way):
         with TaskLock("b"):
             lock = TaskLock("a", "b", "c")
-            results: list[object] = []
-            thread = thread_of(lambda: results.append((call(way, lock, "acquire"), lock.conflict)))
+            results: list[TaskLockAcquireError] = []
+            thread = thread_of(lambda: results.append(conflict(way, lock)))
             thread.start()
             thread.join(20)
-        (taken, conflict) = results[0]
-        assert taken is False
-        assert isinstance(conflict, TaskLockAcquireError)
-        assert conflict.name == "b"
-        assert "lock 'b' is held by" in str(conflict)
-        assert conflict.holder
+        [error] = results
+        assert error.name == "b"
+        assert "lock 'b' is held by" in str(error)
+        assert error.holder
         assert free("a", "c")
 
     def test_as_a_block(self, store):
@@ -226,13 +224,11 @@ class TestWaiting:
 
     def test_in_vain(self, store):
         with TaskLock("b"):
-            results: list[bool] = []
-            lock = TaskLock("a", "b")
-            thread = thread_of(lambda: results.append(lock.acquire(blocking_timeout=0.3)))
+            results: list[str | None] = []
+            thread = thread_of(lambda: results.append(conflict("sync", TaskLock("a", "b"), 0.3).name))
             thread.start()
             thread.join(20)
-            assert results == [False]
-            assert lock.conflict.name == "b"
+            assert results == ["b"]
             assert get_lock_info("b").waiting == 0
             assert free("a")
 
@@ -317,7 +313,7 @@ WORK = """
             wanted = chance.sample(names, chance.choice([1, 2, 3]))
             chance.shuffle(wanted)
             lock = TaskLock(*wanted, lease=30, timeout=120, blocking_timeout=60)
-            assert lock.acquire(), lock.conflict
+            assert lock.acquire()
             began = time.monotonic()
             time.sleep(chance.choice([0, 0.001, 0.003]))
             lock.ensure_held()

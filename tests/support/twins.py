@@ -12,10 +12,11 @@ import redis
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connections
 
-from django_tasklock import TaskLock
+from django_tasklock import TaskLock, TaskLockAcquireError
 from django_tasklock.backends.contract.stores import LockStore
+from django_tasklock.locks.lease import Refusal
 
-__all__ = ["TWINS", "call", "listening", "thread_of", "token_in"]
+__all__ = ["TWINS", "call", "conflict", "listening", "thread_of", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
@@ -26,6 +27,13 @@ def call(way: str, subject: TaskLock | LockStore, verb: str, *arguments: Any, **
     if way == "sync":
         return plain(*arguments, **options)
     return async_to_sync(getattr(subject, f"a{verb}", sync_to_async(plain)))(*arguments, **options)
+
+
+def conflict(way: str, lock: TaskLock, wait: float | None = None) -> TaskLockAcquireError:
+    """The error of who is refused the lock, which is busy or cannot be asked for. ``wait``: as of ``take``."""
+    refusal = call(way, lock, "take", wait)
+    assert isinstance(refusal, Refusal)
+    return refusal.error
 
 
 def thread_of(work: Callable[[], object]) -> threading.Thread:
