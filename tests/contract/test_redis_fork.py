@@ -1,4 +1,6 @@
-"""A forked child talks to Redis on connections of its own, and neither renews nor releases what its parent holds."""
+"""A forked child talks to Redis on connections of its own, is woken by a subscription of its own, and neither renews nor
+releases what its parent holds.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +9,7 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -81,18 +84,80 @@ print(json.dumps(facts))
 """
 
 
-@pytest.mark.parametrize("fork", ["os.fork()", "fork_in_c()"], ids=["Python's", "as uWSGI's"])
-def test_fork(name: str, fork: str) -> None:
+WAITERS = """
+import json, os, sys, threading
+import django
+django.setup()
+from django_tasklock.backends import get_backend
+from django_tasklock.types import Grant, Released
+from tests.support.processes import fork_in_c
+from tests.support.stores import an_ask, eventually, granted
+
+name = sys.argv[1]
+asks = {who: [an_ask(f"{name}:{who}:{number}") for number in range(10)] for who in ("parent", "child")}
+holds = {ask.name: an_ask(ask.name) for both in asks.values() for ask in both}
+
+def wait(who):
+    "Wait for one lock after the other. How many were handed over by a message, and not found when it asked again."
+    woken = 0
+    for ask in asks[who]:
+        with get_backend().waiter(ask) as waiter:
+            while not isinstance(waiter.acquire(), Grant):
+                if waiter.wait(1.0) is not None:
+                    woken += 1
+                    break
+        assert get_backend().release(ask.name, ask.token) is Released.RELEASED
+    return woken
+
+def hand_over(asks):
+    for ask in asks:
+        eventually(lambda: get_backend().waiters(ask.name).total == 1)
+        assert get_backend().release(ask.name, holds[ask.name].token) is Released.RELEASED
+
+for held in holds.values():
+    granted(get_backend().acquire(held))
+facts = {}
+waiting = threading.Thread(target=lambda: facts.update(parent=wait("parent")))
+waiting.start()
+hand_over(asks["parent"][:5])  # it listens, and goes on to wait for the sixth
+eventually(lambda: get_backend().waiters(asks["parent"][5].name).total == 1)
+read, write = os.pipe()
+child = FORK
+if child == 0:
+    try:
+        os.write(write, json.dumps(wait("child")).encode())
+    finally:
+        os._exit(0)
+os.close(write)
+hand_over(asks["child"])
+with os.fdopen(read, "rb") as pipe:
+    facts["child"] = json.loads(pipe.read() or b"null")
+os.waitpid(child, 0)
+hand_over(asks["parent"][5:])
+waiting.join()
+print(json.dumps(facts))
+"""
+
+FORKS = pytest.mark.parametrize("fork", ["os.fork()", "fork_in_c()"], ids=["Python's", "as uWSGI's"])
+
+
+def ran(code: str, name: str, fork: str) -> Any:
+    """What this program tells of itself."""
     run = subprocess.run(
-        [sys.executable, "-c", PARENT.replace("FORK", fork), name],
+        [sys.executable, "-c", code.replace("FORK", fork), name],
         env={**os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=120,
         check=False,
     )
     assert run.returncode == 0, run.stderr
-    assert json.loads(run.stdout) == {
+    return json.loads(run.stdout)
+
+
+@FORKS
+def test_fork(name: str, fork: str) -> None:
+    assert ran(PARENT, name, fork) == {
         "another_backend": True,
         "another_connection": True,
         "held": False,
@@ -103,3 +168,11 @@ def test_fork(name: str, fork: str) -> None:
         "parent_holds": True,
         "parent_plain": True,
     }
+
+
+@FORKS
+def test_a_child_waits_while_its_parent_does(name: str, fork: str) -> None:
+    """A slow machine may make a waiter ask again before it is told, but not each time."""
+    woken = ran(WAITERS, name, fork)
+    assert woken["child"] > 0
+    assert woken["parent"] > 0

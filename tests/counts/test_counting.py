@@ -17,6 +17,7 @@ from django_tasklock import (
     counts,
     force_release_task_lock,
     release_task_lock,
+    released_connections,
     task_lock_context,
 )
 from django_tasklock.backends import get_backend
@@ -42,9 +43,14 @@ def store(request: Any, settings: Any) -> Any:
     yield from in_store(request.param, settings)
 
 
+def a_thread(work: Any) -> threading.Thread:
+    """One that does this and leaves no connection open: the store may be the database."""
+    return threading.Thread(target=released_connections()(work))
+
+
 def in_thread(work: Any) -> None:
     """Run it as another owner."""
-    thread = threading.Thread(target=work)
+    thread = a_thread(work)
     thread.start()
     thread.join()
 
@@ -109,7 +115,7 @@ class TestLocks:
     def test_a_wait(self) -> None:
         mine, waiter = lock("video:1"), lock("video:1")
         assert mine.acquire()
-        thread = threading.Thread(target=lambda: waiter.acquire(blocking_timeout=20))
+        thread = a_thread(lambda: waiter.acquire(blocking_timeout=20))
         thread.start()
         time.sleep(0.2)
         mine.release()
@@ -143,7 +149,7 @@ class TestLocks:
 
     def test_one_that_a_waiter_waited_for(self) -> None:
         assert TaskLock("video:1", kind="dead", lease=None, timeout=2).acquire()
-        waiters = [threading.Thread(target=lambda: lock("video:1").acquire(blocking_timeout=20)) for _ in range(3)]
+        waiters = [a_thread(lambda: lock("video:1").acquire(blocking_timeout=20)) for _ in range(3)]
         for waiter in waiters:
             waiter.start()
         eventually(lambda: counted(KIND).get("waited"))
@@ -279,7 +285,7 @@ class TestKinds:
             for _ in range(6000):
                 counts.count(counts.WAITED, KIND, 3)
 
-        threads = [threading.Thread(target=work) for _ in range(4)]
+        threads = [a_thread(work) for _ in range(4)]
         for thread in threads:
             thread.start()
         for thread in threads:
