@@ -49,7 +49,7 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
         path = resolve(settings)
         backend = get_backend()
         if is_kind(backend, "redis") and in_redis(settings, backend):
-            from django_tasklock.backends.redis.address import database_of
+            from django_tasklock.backends.redis.location import database_of
 
             database_of(settings.location)
     except ImproperlyConfigured as error:
@@ -79,7 +79,7 @@ def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
     valid = valid_backend()
     if valid is None or not in_redis(*valid):
         return []
-    from django_tasklock.backends.redis.address import database_of, databases_of
+    from django_tasklock.backends.redis.location import database_of, databases_of
 
     location = valid[0].location
     try:

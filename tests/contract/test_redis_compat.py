@@ -17,7 +17,7 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.location import pool_of
 from django_tasklock.types import Released
 from tests.support.exercise import HALVES, KINDS, Exercise
 from tests.support.proxy import Proxy
@@ -186,14 +186,14 @@ def test_two_aliases_with_one_url_share_no_connection(
 def test_pools_have_short_timeouts_and_no_retries(server: RedisServer, alias: Any) -> None:
     for kind in KINDS:
         alias(kind, f"redis://127.0.0.1:{server.port}/7?socket_timeout=30")
-        connection: Any = sync_pool("locks").make_connection()
+        connection: Any = pool_of("locks").make_connection()
         assert connection.socket_timeout < 1
         assert connection.socket_connect_timeout < 1
         assert connection.retry._retries == 0
 
 
 def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
-    connection: Any = sync_pool(f"{server.url}?socket_timeout=0.2").make_connection()
+    connection: Any = pool_of(f"{server.url}?socket_timeout=0.2").make_connection()
     assert connection.socket_timeout == 0.2
 
 
@@ -203,4 +203,4 @@ def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
 )
 def test_a_location_that_is_no_redis(location: str, says: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=says):
-        sync_pool(location)
+        pool_of(location)

@@ -25,7 +25,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.threads import MOST
 from django_tasklock.backends.redis import RedisBackend, client
 from django_tasklock.backends.redis.client import MAX_IDLE
-from django_tasklock.backends.redis.location import TIMEOUT, sync_pool
+from django_tasklock.backends.redis.location import TIMEOUT, pool_of
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant
 from tests.support.proxy import Proxy, command
@@ -255,7 +255,7 @@ class Stub:
 def test_connections_that_are_idle_for_long_are_closed(
     monkeypatch: pytest.MonkeyPatch, redis_server: RedisServer
 ) -> None:
-    kept = client.Client(sync_pool(redis_server.url))
+    kept = client.Client(pool_of(redis_server.url))
     several = [Stub() for _ in range(5)]
     for one in several[:3]:
         kept.keep(one)
@@ -277,7 +277,7 @@ def test_a_process_may_open_as_many_connections_as_its_life_needs(proxy: Proxy, 
 
 
 def test_idle_ones_are_bounded(redis_server: RedisServer) -> None:
-    kept = client.Client(sync_pool(redis_server.url))
+    kept = client.Client(pool_of(redis_server.url))
     several = [Stub() for _ in range(MAX_IDLE + 5)]
     for one in several:
         kept.keep(one)

@@ -1,5 +1,5 @@
-"""A forked child talks to Redis on connections of its own, is woken by a subscription of its own, and neither renews nor
-releases what its parent holds.
+"""A forked child talks to Redis on connections of its own, is woken by a subscription of its own, and neither renews
+nor releases what its parent holds.
 """
 
 from __future__ import annotations

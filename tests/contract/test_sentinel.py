@@ -15,8 +15,7 @@ from django_redis.pool import ConnectionFactory
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.address import database_of
-from django_tasklock.backends.redis.location import TIMEOUT, sync_pool
+from django_tasklock.backends.redis.location import TIMEOUT, database_of, pool_of
 from django_tasklock.checks.store import check_backend
 from django_tasklock.types import Released
 from tests.support.exercise import HALVES, Exercise
@@ -100,7 +99,7 @@ def test_what_stands_in_a_url() -> None:
         "redis+sentinel://me:secret@[::1],b:26380/my%2Fmaster/5?sentinel_username=s&sentinel_password=t%26"
         "&min_other_sentinels=2&socket_timeout=0.2"
     )
-    pool: Any = sync_pool(url)
+    pool: Any = pool_of(url)
     assert pool.service_name == "my/master"
     kwargs = pool.connection_kwargs
     assert (kwargs["username"], kwargs["password"], kwargs["db"]) == ("me", "secret", 5)
@@ -121,7 +120,7 @@ def test_what_stands_in_a_url() -> None:
 @pytest.mark.parametrize(("more", "encrypted"), [("", True), ("&sentinel_ssl=false", False)])
 def test_a_url_that_asks_for_tls(more: str, encrypted: bool) -> None:
     url = f"rediss+sentinel://a/locks/0?ssl_ca_certs=/ca.pem{more}"
-    pool: Any = sync_pool(url)
+    pool: Any = pool_of(url)
     assert issubclass(pool.connection_class, ENCRYPTED)
     assert pool.connection_kwargs["ssl_ca_certs"] == "/ca.pem"
     (node,) = pool.sentinel_manager.sentinels
@@ -168,7 +167,7 @@ def test_no_sentinel_at_all(alias: Any, name: str, way: str) -> None:
 
 def test_all_nodes_together_have_the_time_of_one(watch: Watched, alias: Any) -> None:
     alias(watch.port, free_port(), free_port(), socket_timeout=30)
-    pool: Any = sync_pool("locks")
+    pool: Any = pool_of("locks")
     nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]
     assert len(nodes) == 3
     for setting in ("socket_timeout", "socket_connect_timeout"):
@@ -182,7 +181,7 @@ def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -
     settings.CACHES = {"locks": {**settings.CACHES["locks"], "LOCATION": f"rediss://{SERVICE}/3"}}
     options = settings.CACHES["locks"]["OPTIONS"]
     options["CONNECTION_POOL_KWARGS"] = {"connection_class": redis.sentinel.SentinelManagedSSLConnection}
-    assert issubclass(sync_pool("locks").connection_class, redis.SSLConnection)
+    assert issubclass(pool_of("locks").connection_class, redis.SSLConnection)
 
 
 @pytest.mark.parametrize("by", ["alias", "url"])

@@ -1,4 +1,4 @@
-"""The operations of a store of locks, on the store of this process."""
+"""The operations of a store of locks and of permits, on the store of this process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,36 @@ from math import inf
 from typing import get_args
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.stores import LockStore
+from django_tasklock.backends.contract.stores import LockStore, Permits
 from django_tasklock.backends.memory.leases import MemoryLeases
-from django_tasklock.backends.memory.permits import MemoryPermits
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import Table, store
 from django_tasklock.conf import Settings, expiring
-from django_tasklock.types import Record
+from django_tasklock.types import Record, Released
+
+
+class MemoryPermits(MemoryLeases, Permits):
+    """The contract within one process. All objects of this class share the same permits."""
+
+    @property
+    def table(self) -> Table:
+        return store.permits
+
+    def release(self, name: str, token: str) -> Released:
+        return super().release(name, token) or Released.GONE
+
+    def members(self, name: str) -> list[Record]:
+        with store.mutex:
+            leases = sorted(self.table.serve(name).values(), key=lambda lease: lease.fence)
+            return [self.table.record(name, lease) for lease in leases]
+
+    def remove(self, name: str, token: str) -> Record | None:
+        with store.mutex:
+            return self._removed(name, token) if token in self.table.serve(name) else None
+
+    def names(self, limit: int = 1000) -> list[str]:
+        with store.mutex:
+            return [name for name in list(self.table.held) if self.table.serve(name)][:limit]
 
 
 class MemoryBackend(MemoryLeases, LockStore):

@@ -15,10 +15,9 @@ from typing import Any, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends.quorum.scripts import GREET, QuorumKeys
-from django_tasklock.backends.redis.address import database_of
 from django_tasklock.backends.redis.client import Client, ask
 from django_tasklock.backends.redis.errors import unavailable
-from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.location import database_of, pool_of
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.exceptions import BackendUnavailable
 
@@ -52,7 +51,7 @@ class Instance:
         self.came_back_empty = False
         """Whether it has said so, perhaps to a caller that did not wait for it."""
         self._greeting = keys.greeting
-        pool = sync_pool(location)
+        pool = pool_of(location)
         for key in ("socket_timeout", "socket_connect_timeout"):
             pool.connection_kwargs[key] = min(pool.connection_kwargs[key], SHORT)
         pool.connection_kwargs["redis_connect_func"] = self._greet

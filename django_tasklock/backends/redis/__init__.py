@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.stores import LockStore, Queued
+from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.backends.redis.client import Client
 from django_tasklock.backends.redis.cluster import ClusterClient, is_cluster
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, record
-from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.location import pool_of
 from django_tasklock.backends.redis.permits import RedisPermits
-from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.rates import RedisRates
 from django_tasklock.backends.redis.script import Script, load
 from django_tasklock.backends.redis.wake import Listener, QueueStore
@@ -81,7 +80,7 @@ class RedisBackend(QueueStore, LockStore):
         clustered = is_cluster(settings.location)
         self.layout = Layout(tagged(settings.prefix) if clustered else settings.prefix)
         location, prefix = settings.location, self.layout.prefix
-        self.client = ClusterClient(location, prefix) if clustered else Client(sync_pool(location))
+        self.client = ClusterClient(location, prefix) if clustered else Client(pool_of(location))
         self.listener = Listener(self.client, self.layout.new_channel)
         self.permits = RedisPermits(self)
         self.rates = RedisRates(self)
@@ -123,9 +122,6 @@ class RedisBackend(QueueStore, LockStore):
 
     def _found(self, name: str, reply: Any) -> Record | None:
         return None if reply is None else self.layout.record(name.encode(), reply)
-
-    def waiters(self, name: str, limit: int = 100) -> Queued:
-        return waiters_in(self.client.run(WAITERS, self.layout.waiting(name), [limit])[0])
 
     def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
         asked = listing(self.layout, which, offset, limit)

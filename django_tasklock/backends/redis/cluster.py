@@ -27,7 +27,7 @@ from redis.exceptions import (
 
 from django_tasklock.backends.redis.client import Client, ask, connect, throw_away
 from django_tasklock.backends.redis.errors import is_final, serves_nobody, unavailable, was_answered
-from django_tasklock.backends.redis.location import sync_pool
+from django_tasklock.backends.redis.location import pool_of
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.texts import without_password
@@ -270,7 +270,7 @@ def starts_of(location: str) -> list[redis.ConnectionPool]:
     """Return a pool for each node that ``location`` names. Raises ``ImproperlyConfigured``."""
     urls = urls_of(location)
     try:
-        pools = [sync_pool(url) for url in urls]
+        pools = [pool_of(url) for url in urls]
     except ImproperlyConfigured as error:
         raise ImproperlyConfigured(
             f"TASKLOCK['LOCATION'] {without_password(location)!r} is not a valid URL of a Redis Cluster"

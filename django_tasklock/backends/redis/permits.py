@@ -14,9 +14,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from django_tasklock.backends.contract.stores import Permits, Queued
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.backends.redis.keys import grant_in, is_granted, record
-from django_tasklock.backends.redis.queued import WAITERS, waiters_in
 from django_tasklock.backends.redis.script import load
 from django_tasklock.backends.redis.wake import QueueStore
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
@@ -100,9 +99,6 @@ class RedisPermits(QueueStore, Permits):
         now, waiting, *flat = self.client.run(MEMBERS, keys)[0]
         found = [record(name, value, now, left, waiting) for left, value in zip(flat[::2], flat[1::2], strict=True)]
         return sorted(found, key=lambda one: one.fence)
-
-    def waiters(self, name: str, limit: int = 100) -> Queued:
-        return waiters_in(self.client.run(WAITERS, self.layout.waiting(name), [limit])[0])
 
     def remove(self, name: str, token: str) -> Record | None:
         # May be sent again: a token has only one permit, so another one cannot be removed.

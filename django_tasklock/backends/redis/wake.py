@@ -15,6 +15,7 @@ A user who may not subscribe waits by polling a few times a second, in no order.
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -26,18 +27,20 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from redis.exceptions import NoPermissionError, RedisError
 
-from django_tasklock.backends.contract.stores import Alarm, LeaseStore, Waiter
+from django_tasklock.backends.contract.codec import holder_of
+from django_tasklock.backends.contract.stores import Alarm, LeaseStore, Queued, Waiter, Waiting
 from django_tasklock.backends.redis.client import Client, ask, throw_away
 from django_tasklock.backends.redis.keys import HANDOVER_TTL, joining
+from django_tasklock.backends.redis.script import Script, load
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.types import AcquireRequest, Busy, Grant
+from django_tasklock.types import LATEST, AcquireRequest, Busy, Grant, Holder
 
 if TYPE_CHECKING:
     from django_tasklock.backends.redis.cluster import ClusterClient
-    from django_tasklock.backends.redis.script import Script
 
 logger = logging.getLogger("django_tasklock")
 
+WAITERS = load("waiters")
 LINGER = 30.0  # seconds for which the subscription is kept when nobody waits
 REFUSAL = 60.0  # seconds for which waiters poll before the right to subscribe is tried again
 CHECK = 0.25  # seconds between two looks whether the subscription is still wanted
@@ -169,6 +172,9 @@ class QueueLayout(Protocol):
     def keys(self, name: str) -> list[str]:
         """Return the keys of the scripts that can grant."""
 
+    def waiting(self, name: str) -> list[str]:
+        """Return the keys of the waiters."""
+
     def arguments(self, request: AcquireRequest) -> tuple[str | int, ...]:
         """Return the arguments of ``JOIN`` for a caller that does not wait."""
 
@@ -189,6 +195,30 @@ class QueueStore(LeaseStore):
 
     def waiter(self, request: AcquireRequest) -> Waiter:
         return RedisWaiter(self, request)
+
+    def waiters(self, name: str, limit: int = 100) -> Queued:
+        return waiters_in(self.client.run(WAITERS, self.layout.waiting(name), [limit])[0])
+
+
+def waiters_in(reply: list[Any]) -> Queued:
+    """Return the waiters in a reply of ``waiters.lua``, without their tokens, nor those who have given theirs up."""
+    now, total, *flat = reply
+    found = []
+    for rank, stored in zip(flat[::2], flat[1::2], strict=True):
+        if stored is not None:
+            seen, holder = _parts_of(stored)
+            since = min(max(0, int(float(rank)) // 1000), LATEST)
+            found.append(Waiting(holder, since, now, now - abs(seen) < HANDOVER_TTL))
+    return Queued(found, total)
+
+
+def _parts_of(stored: bytes) -> tuple[int, Holder]:
+    """Return when a waiter last asked, and its holder, from what ``_waiters.lua`` stores."""
+    try:
+        seen, *_, holder = stored.decode().split(" ", 5)
+        return int(seen), holder_of(json.loads(holder))
+    except (ValueError, RecursionError):
+        return 0, Holder(unreadable=True)
 
 
 class RedisWaiter(Waiter):
