@@ -18,17 +18,11 @@ SETTLING = 5.0
 class Publisher:
     """A publisher that finds the task of a guard by the object that the guard was registered with."""
 
-    def __init__(self) -> None:
-        self._tasks: dict[int, Any] | None = None
-
     def task_of(self, locked: Any) -> Any:
         """Return the task, or ``None`` if the decorated function is no task."""
         if isinstance(locked, type):
             return current_app.tasks.get(str(getattr(locked, "name", "")))
-        if self._tasks is None:
-            locks = ((lock_of(task), task) for task in list(current_app.tasks.values()))
-            self._tasks = {id(lock): task for lock, task in locks if lock is not None}
-        return self._tasks.get(id(locked))
+        return next((task for task in list(current_app.tasks.values()) if lock_of(task) is locked), None)
 
     def obstacle(self, locked: Any, pk: str) -> str:
         """Return why the task cannot be published with the row's key alone; empty if it can."""

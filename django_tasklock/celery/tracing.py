@@ -1,7 +1,6 @@
 """OpenTelemetry: one trace from the publication of a message, over the time for which it was parked, to its run.
 
-Imported only where OpenTelemetry is installed. In a program without a tracer its spans are invalid, and messages carry
-nothing of them.
+Imported only where OpenTelemetry is installed. In a program without a tracer messages carry nothing of it.
 """
 
 from __future__ import annotations
@@ -53,7 +52,7 @@ def install() -> None:
 def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
     """Start the trace of one of our messages, in its header. A message that is sent again continues its own trace."""
     our_header = headers.get(HEADER) if isinstance(headers, dict) else None
-    if not isinstance(our_header, dict) or TRACE in our_header:
+    if not isinstance(our_header, dict) or TRACE in our_header or not _traces():
         return
     known = {"tasklock.name": our_header["key"]} if "key" in our_header else {}
     span = _start("create", sender, headers.get("id"), known, kind=trace.SpanKind.PRODUCER)
@@ -75,7 +74,7 @@ def on_prerun(sender: Any = None, task_id: Any = None, **details: Any) -> None:
     """Start the span of a delivery. Its parent is the publication, or a span of another Celery instrumentation."""
     request = sender.request
     header = {} if request.is_eager else header_of(request)
-    if not header:
+    if not header or not _traces():
         return
     origin = None if trace.get_current_span().get_span_context().is_valid else _extract(header)
     known = {"tasklock.try": try_number(request)}
@@ -126,6 +125,11 @@ def on_conflict(sender: Any = None, error: Any = None, action: Any = None, **det
         delivery.span.add_event("busy", known)
         if delivery.lock is None:
             delivery.span.set_attribute("tasklock.action", action)
+
+
+def _traces() -> bool:
+    """Tell whether the program has set up a tracer."""
+    return not isinstance(trace.get_tracer_provider(), trace.ProxyTracerProvider)
 
 
 def _current() -> Delivery | None:

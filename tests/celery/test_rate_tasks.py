@@ -293,7 +293,7 @@ class TestTogether:
         assert celery_site.outcome(result)[0] == "SUCCESS"
         assert Video.objects.filter(status="ready").count() == 1
 
-    def test_a_lock_that_a_retry_keeps_is_free_meanwhile_and_unique_until_the_body_begins(self, celery_site):
+    def test_the_lock_is_free_meanwhile_and_it_is_unique_until_the_body_begins(self, celery_site):
         celery_site.worker(concurrency=1)
         full(five(), 15)  # three seconds: a worker may need one to have the message
         result = celery_site.publish("rated_once", "a")
