@@ -114,6 +114,27 @@ class TestSentOn:
         assert second.ours["number"] == first.ours["number"]
         assert current.run(second) == ("SUCCESS", "ran")
 
+    @pytest.mark.parametrize("decorated", [False, True])
+    def test_the_next_page_has_the_place_of_the_page_before(self, current, decorated):
+        """What was published behind the first stays behind both."""
+
+        def body(self: Any, page: int, key: str = "a") -> str:
+            if page == 1:
+                raise self.replace(self.s(2, key))
+            return locked_by_now()
+
+        if decorated:
+            locked = task_lock("{key}", on_conflict="queue")(body)
+            task = current.task(locked, bind=True, base=current.app.Task)
+        else:
+            task = current.task(body, bind=True, key="{key}", on_conflict="queue")
+        task.delay(1)
+        first = current.take()
+        assert current.run(first)[0] == "IGNORED"
+        second = current.take()
+        assert second.ours["number"] == first.ours["number"]
+        assert current.run(second) == ("SUCCESS", "a")
+
     def test_a_plain_parent_and_a_decorated_child(self, current):
         """The other way round it is the publisher that looks."""
 
