@@ -73,12 +73,6 @@ class Acquirable(ABC):
     limit = 1
     """The number of holders at once."""
 
-    # Until all callers have the lease in hand:
-    supersedes = ""
-    on_busy = "skip"
-    on_timeout = TIMED_OUT
-    _refusal: Refusal | None = None
-
     def __init__(
         self,
         name: str,
@@ -230,13 +224,11 @@ class Acquirable(ABC):
         (``"skip"``), or raise ``BackendUnavailable``. Raises ``TaskLockError`` on re-entry, unless ``reentrant``. The
         lock is renewed for as long as this object exists.
         """
-        wait = self._seconds(blocking, blocking_timeout)
-        return self._keep(self.take(wait, supersedes=self.supersedes, action=self._action(wait)))
+        return self._keep(self.take(self._seconds(blocking, blocking_timeout)))
 
     async def aacquire(self, blocking: bool | None = None, blocking_timeout: Duration | None = None) -> bool:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, the lock is not held."""
-        wait = self._seconds(blocking, blocking_timeout)
-        return self._keep(await self.atake(wait, supersedes=self.supersedes, action=self._action(wait)))
+        return self._keep(await self.atake(self._seconds(blocking, blocking_timeout)))
 
     def release(self) -> Released:
         """Release the lock if the caller still has it. Return the outcome, which is true only for *released*.
@@ -255,9 +247,6 @@ class Acquirable(ABC):
             return self.parameters.max_wait
         return seconds_to_wait(blocking, blocking_timeout, self.name)
 
-    def _action(self, wait: float) -> str:
-        return self.on_timeout if wait else self.on_busy
-
     def _keep(self, answer: Lease | Refusal) -> bool:
         if isinstance(answer, Refusal):
             return False
@@ -269,17 +258,6 @@ class Acquirable(ABC):
         with contextlib.suppress(ValueError):
             self._acquired.remove(lease)
         return lease
-
-    @property
-    def conflict(self) -> TaskLockAcquireError | None:
-        return None if self._refusal is None else self._refusal.error
-
-    @property
-    def busy_record(self) -> Record | None:
-        return None if self._refusal is None else self._refusal.record
-
-    def conflict_error(self) -> TaskLockAcquireError:
-        return self.conflict or TaskLockAcquireError(f"{self.noun} {self.name!r} is busy", name=self.name)
 
     def _released(self, lease: Lease, outcome: Released, lost: bool) -> Released:
         if outcome is Released.RELEASED and not lost:
@@ -496,8 +474,7 @@ class Acquirable(ABC):
         answer = answer_of(self)
         if answer is None or answer.held is None or not answer.held.taker.here():  # its own may be lost
             note(self, None)
-        self._refusal = Refusal(error, record)
-        return self._refusal
+        return Refusal(error, record)
 
     def _begin(self, waits: bool, supersedes: str, action: str) -> tuple[Lease, AcquireRequest]:
         parameters = self.parameters
