@@ -307,6 +307,10 @@ class LockStore(LeaseStore):
         Fewer than ``limit``: there are no more. ``TaskLockError`` where the store cannot list.
         """
 
+    def get_orphaned(self, name: str) -> Record | None:
+        """Return the orphaned lock ``name``; ``None``: there is none, or the store cannot list."""
+        return None
+
     @abstractmethod
     def counts(self) -> Counts:
         """Return how many locks of each state the index has. ``TaskLockError`` where the store cannot list."""

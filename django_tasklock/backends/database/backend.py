@@ -115,6 +115,10 @@ class DatabaseBackend(DatabaseLeases, LockStore):
 
         return self.session.run(verb, write=False)
 
+    def get_orphaned(self, name: str) -> Record | None:
+        row, _ = self.session.run(lambda alias, again: read_row(alias, key_of(name)), name=name, write=False)
+        return row.record() if row is not None and row.lapsed else None
+
     def counts(self) -> Counts:
         def verb(alias: str, again: bool) -> Counts:
             numbers = {which: Count("pk", filter=in_state(which)) for which in get_args(Which)}

@@ -60,6 +60,12 @@ class MemoryBackend(MemoryLeases, LockStore):
             found = sorted(self._in_state(which))[offset : offset + limit]
             return [self.table.record(name, self.table.held[name][token]) for _, name, token in found]
 
+    def get_orphaned(self, name: str) -> Record | None:
+        with store.mutex:
+            if self.table.serve(name):
+                return None
+            return next((self.table.record(name, lease) for lease in self.table.held.get(name, {}).values()), None)
+
     def counts(self) -> Counts:
         with store.mutex:
             return Counts(*(len(self._in_state(which)) for which in get_args(Which)))

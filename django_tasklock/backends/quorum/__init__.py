@@ -37,12 +37,14 @@ from django_tasklock.backends.redis import (
     COUNTS,
     EXTEND,
     LIST,
+    ORPHANED,
     PRUNE,
     RENEW,
     SET_EXPIRY,
     TALLY,
     listed,
     listing,
+    orphan,
 )
 from django_tasklock.backends.redis.keys import KEPT
 from django_tasklock.backends.redis.script import Script
@@ -231,6 +233,11 @@ class QuorumBackend(LockStore):
             found = {name: those for name, those in found.items() if len(those) >= self._needed}
         in_order = sorted((max(one.lease_ends for one in those), name) for name, those in found.items())
         return [as_leased(most_of(found[name])) for _, name in in_order[offset - first :][:limit]]
+
+    def get_orphaned(self, name: str) -> Record | None:
+        found = [orphan(name, reply) for reply in self._all(ORPHANED, [self._keys.layout.lock(name), self._keys.index])]
+        those = [one for one in found if one is not None]  # of a minority: see records()
+        return max(those, key=lambda one: one.lease_ends) if len(those) >= self._needed else None
 
     def counts(self) -> Counts:
         """Return the counts, each from the instance that has the most."""

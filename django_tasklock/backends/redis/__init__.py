@@ -29,6 +29,7 @@ GET = load("get")
 REMOVE = load("remove")
 LIST = load("list")
 COUNTS = load("counts")
+ORPHANED = load("orphaned")
 CONDITION = load("condition")
 ASK_RELEASE = load("ask_release")
 SET_EXPIRY = load("set_expiry")
@@ -129,6 +130,9 @@ class RedisBackend(QueueStore, LockStore):
             pass  # many wrong entries of the index were corrected, and there may be more
         return listed(self.layout, reply)
 
+    def get_orphaned(self, name: str) -> Record | None:
+        return orphan(name, self.client.run(ORPHANED, [self.layout.lock(name), self.layout.index])[0])
+
     def counts(self) -> Counts:
         return Counts(*self.client.run(COUNTS, [self.layout.index], [expiring()])[0])
 
@@ -192,6 +196,11 @@ def listed(layout: Layout, reply: Sequence[Any]) -> list[Record]:
         left = None if ends == b"inf" else int(ends) - now
         found.append(record(name, text[int(size) :], now, left, int(waiting)))
     return found
+
+
+def orphan(name: str, reply: Sequence[int] | None) -> Record | None:
+    """Return the record in a reply of ``orphaned.lua``; its value is gone."""
+    return None if reply is None else record(name, b"", reply[1], reply[0], 0)
 
 
 def verdict(code: int, doubt: bool) -> Released:

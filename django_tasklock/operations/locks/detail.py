@@ -8,13 +8,11 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract import lists
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import bare_name
 from django_tasklock.operations.guarded_rows import read_row_side, row_ref
 from django_tasklock.operations.locks.explanation import explain_lock
 from django_tasklock.operations.locks.listing import count_parked_behind, lock_view
-from django_tasklock.operations.optional import if_supported
 from django_tasklock.operations.trail import recent_acts
 from django_tasklock.operations.values import LockDetail, LockView, RowSide
 from django_tasklock.types import Record
@@ -35,7 +33,7 @@ def get_lock(name: str) -> LockDetail:
 
     bare = bare_name(name)
     record = get_backend().get(bare)
-    orphaned = None if record is not None else _find_orphaned(bare)
+    orphaned = None if record is not None else get_backend().get_orphaned(bare)
     try:
         parked = parked_messages(bare, limit=MAX_PARKED)
     except (BackendUnavailable, ImproperlyConfigured) as error:
@@ -61,12 +59,6 @@ def find_row(name: str) -> RowSide | None:
     bare = bare_name(name)
     record = get_backend().get(bare)
     return None if record is None else _read_row(record)
-
-
-def _find_orphaned(name: str) -> Record | None:
-    """Return the orphaned entry of this name, if it is among the first ten thousand."""
-    found = if_supported(lambda: lists.read(get_backend(), "orphaned"))
-    return None if found is None else next((record for record in found[0] if record.name == name), None)
 
 
 def _read_row(record: Record) -> RowSide | None:

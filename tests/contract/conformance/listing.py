@@ -84,12 +84,17 @@ class ListingContract(StoreContract):
         assert [record.name for record in lapsed] == ["first", "second"]
         assert all(ttl_of(record) <= 0 for record in lapsed)
         assert [record.name for record in backend.records("orphaned", limit=1, offset=1)] == ["second"]
+        [found] = [record for record in map(backend.get_orphaned, ("lives", "first", "nobody's")) if record is not None]
+        assert found.name == "first"
+        assert ttl_of(found) <= 0
+        assert found.token == lapsed[0].token
 
     def test_a_lapsed_lock_that_is_taken_again_is_live_again(self, backend: LockStore) -> None:
         backend.acquire(an_ask("video:1", ttl=SHORT))
         lapse(backend, "video:1")
         backend.acquire(an_ask("video:1"))
         assert backend.records("orphaned") == []
+        assert backend.get_orphaned("video:1") is None
         assert [record.name for record in backend.records()] == ["video:1"]
 
     # Removing
