@@ -6,24 +6,19 @@ from importlib.util import find_spec
 from typing import Any
 
 from celery import current_app, signals
-from celery._state import get_current_task, get_current_worker_task
+from celery._state import get_current_worker_task
 from celery.app.task import Task
 
 from django_tasklock import counts, host
 from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
-from django_tasklock.celery.delivery import cleanup, duplicates
-from django_tasklock.celery.delivery.nested import NestedCaller, give_back_rows, is_element, skip_element
-from django_tasklock.celery.delivery.permits import PermitTaskCaller, limits_body
-from django_tasklock.celery.delivery.run import TaskCaller
+from django_tasklock.celery.delivery import callers, cleanup, duplicates
 from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
-from django_tasklock.celery.message import RECEIVED, header_of, hide_header
+from django_tasklock.celery.message import RECEIVED, hide_header
 from django_tasklock.celery.options import refuse_without_base
 from django_tasklock.celery.publish import write_header
 from django_tasklock.celery.queue.promoter import Promoter, on_refused
 from django_tasklock.celery.task import OnceTask
-from django_tasklock.decorators.call import Call, Caller
-from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.exceptions import CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
@@ -46,7 +41,7 @@ def install() -> None:
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
         Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # a retry cannot help
     signals.before_task_publish.connect(write_header, weak=False, dispatch_uid="tasklock.stamp")
-    signals.before_task_publish.connect(give_back_rows, weak=False, dispatch_uid="tasklock.rows")
+    signals.before_task_publish.connect(callers.give_back_rows, weak=False, dispatch_uid="tasklock.rows")
     signals.task_prerun.connect(hide_header, weak=False, dispatch_uid="tasklock.hide")
     signals.task_received.connect(record_arrival, weak=False, dispatch_uid="tasklock.received")
     signals.task_postrun.connect(duplicates.on_postrun, weak=False, dispatch_uid="tasklock.done")
@@ -74,34 +69,8 @@ class CeleryHost(host.Host):
     take_turn: Any = staticmethod(rates.take_turn)
     current_task: Any = staticmethod(current_task)
     will_retry: Any = staticmethod(will_retry)
-
-    def join(self, decorated: object, call: Call) -> Caller | None:
-        """Return the caller of the worker's current task body, or of a call inside of it."""
-        if isinstance(decorated, PermitOfCall):
-            return PermitTaskCaller(call, decorated) if limits_body(decorated) else None
-        task: Any = get_current_worker_task()
-        if task is None or not task.request.id or task.request.is_eager:
-            return None
-        if is_body(decorated):
-            return TaskCaller(call)
-        here: Any = get_current_task()
-        if here is not None and lock_of(here) is decorated and is_element(here):
-            skip_element(call)
-        return NestedCaller(call)
-
-    def tenant_of(self, decorated: object) -> str | None:
-        """Return the tenant of the publisher, for the call of the worker's current task body."""
-        if not is_body(decorated):
-            return None
-        return header_of(get_current_worker_task().request).get("tenant")  # type: ignore[union-attr]
-
-
-def is_body(decorated: object) -> bool:
-    """Return whether ``decorated`` is the lock of the body that the worker calls for its current message."""
-    task: Any = get_current_worker_task()
-    if task is None or not task.request.id or task.request.is_eager:
-        return False
-    return get_current_task() is task and lock_of(task) is decorated
+    join: Any = staticmethod(callers.join)
+    tenant_of: Any = staticmethod(callers.tenant_of)
 
 
 def check_task(kind: type[Any], app: Any = None) -> None:

@@ -38,7 +38,7 @@ _RETRY_OPTIONS = (
 if TYPE_CHECKING:
     from django.db.models import Model
 
-    from django_tasklock.celery.delivery.once import Invocation
+    from django_tasklock.celery.delivery.callers import Invocation
 
     _DjangoTask = DjangoTask[Any, Any]
 else:
@@ -261,7 +261,9 @@ class OnceTask(_DjangoTask):
 
         ``message``: the message that a worker received, with its ``unique`` lock.
         """
-        from django_tasklock.celery.delivery.once import once_call  # imports models, which must not be imported early
+        from django_tasklock.celery.delivery.callers import (
+            once_call,  # imports models, which must not be imported early
+        )
 
         overrides = options.pop_overrides(self, kwargs, header.get("once"))
         chosen = options.of_call(self, overrides)

@@ -16,7 +16,7 @@ from django_tasklock import (
     current_limiter,
     task_lock,
 )
-from django_tasklock.celery.delivery import permits as permitted
+from django_tasklock.celery.delivery import callers as permitted
 from tests.support.celery_site import limited_tasks
 from tests.support.celery_site.journal import most_at_once
 from tests.support.current import here

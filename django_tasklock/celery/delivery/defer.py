@@ -18,7 +18,9 @@ from django_tasklock.celery.exceptions import Rejected
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.celery.sending import send
-from django_tasklock.exceptions import TaskLockError
+from django_tasklock.decorators.call import Call, Skipped
+from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
+from django_tasklock.locks import events
 
 logger = logging.getLogger("django_tasklock")
 
@@ -34,6 +36,26 @@ def reject(error: TaskLockError, message: Message) -> NoReturn:
         except Exception as trouble:  # callers that wait for the result get none; the message has ended anyway
             logger.warning("%s[%s]: the state REVOKED was not stored: %r", message.task.name, message.id, trouble)
     raise Rejected(str(error))
+
+
+def resolve(
+    call: Call, message: Message, error: TaskLockAcquireError, word: str, seconds: float | None = None
+) -> Skipped:
+    """Do what ``word``, an ``on_conflict``, says about a busy lock: skip, raise, or put the message aside.
+
+    ``seconds``: until a message that is sent again, by default a backoff. Raises ``Retry`` or ``Rejected`` for Celery.
+    """
+    if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
+        return call.skip(error)  # as on_unavailable="skip" demands
+    if word == "reject":
+        if message.in_canvas:  # without this member's result the others would wait for ever
+            return call.skip(error)
+        events.conflict(error, "reject")
+        reject(error, message)
+    if word == "retry":
+        events.conflict(error, "retry")
+        defer(message, f"{call.lock.noun} {call.lock.name!r} is busy", seconds)
+    return call.skip_or_raise(error)
 
 
 def defer(message: Message, why: str, seconds: float | None = None, **header: Any) -> NoReturn:

@@ -14,7 +14,7 @@ from typing import cast
 from celery._state import get_current_worker_task
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.delivery.defer import defer, reject
+from django_tasklock.celery.delivery.defer import defer, reject, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.message import Message
@@ -97,21 +97,11 @@ class TaskCaller(Caller):
         return self._resolve_conflict(answer)
 
     def _resolve_conflict(self, refusal: Refusal) -> Skipped:
-        error, word, message = refusal.error, self._word(), self.message
-        if isinstance(error.__cause__, BackendUnavailable) and word not in ("raise", "wait"):
-            return self.call.skip(error)  # as on_unavailable="skip" demands
-        if word == "reject":
-            if message.in_canvas:  # without this member's result the others would wait for ever
-                return self.call.skip(error)
-            events.conflict(error, "reject")
-            reject(error, message)
-        if word == "retry":
-            events.conflict(error, "retry")
-            defer(message, f"lock {self.lock.name!r} is busy")
-        if self.line is not None:
+        error, word = refusal.error, self._word()
+        if self.line is not None and error.__cause__ is None:  # with the store down, on_unavailable decides
             events.conflict(error, word)
             self.line.park()
-        return self.call.skip_or_raise(error)
+        return resolve(self.call, self.message, error, word)
 
     # The lock is held
 
