@@ -274,7 +274,7 @@ class OnceTask(_DjangoTask):
             message.header = bind_header(known, self.name, message.id)
             message.request.__dict__[HEADER] = message.header
         with of_tenant("" if "key" in header else None):
-            call = once_call(self, name, chosen, args, kwargs, invocation, message)
+            caller = once_call(self, name, chosen, args, kwargs, invocation, message)
 
         def run() -> Any:
             if unique is not None:
@@ -284,9 +284,9 @@ class OnceTask(_DjangoTask):
             return result
 
         try:
-            return call.run(run)
+            return caller.run(run)
         except Exception as error:
-            if call.begun or invocation == "call":
+            if caller.call.begun or invocation == "call":
                 raise
             raise_or_retry(self, error)
 

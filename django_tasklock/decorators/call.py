@@ -36,8 +36,59 @@ LONG = 3600.0
 """A body that may run for longer than this, in seconds, holds no unused database connections. The default timeout."""
 
 
+class Call:
+    """One call of a decorated function or a task: its lock, its row and its options.
+
+    ``wait``: how many seconds ``on_conflict="wait"`` waits. ``busy``: why it is skipped if its lock is busy.
+    """
+
+    def __init__(
+        self,
+        lock: Acquirable,
+        on_conflict: str,
+        row: GuardedRow | None = None,
+        *,
+        wait: float = 0.0,
+        queue_limit: int | None = None,
+        release_connections: bool | None = None,
+        busy: str = "already_processing",
+    ) -> None:
+        self.lock = lock
+        self.on_conflict = on_conflict
+        self.row = row
+        self.wait = wait
+        self.queue_limit = queue_limit
+        if release_connections is None:
+            release_connections = lock.parameters.hold_ms > LONG * 1000
+        self.release_connections = release_connections
+        """Whether the body should hold no database connections that it does not use."""
+        self.busy = busy
+        self.begun = False
+        """Whether the body has begun."""
+
+    def skip_or_raise(self, error: TaskLockAcquireError) -> Skipped:
+        """Skip the call because of ``error`` if its options say so; raise it otherwise."""
+        if self.on_conflict == "skip":
+            return self.skip(error)
+        events.conflict(error, "raise")
+        raise error
+
+    def skip(self, error: TaskLockAcquireError) -> Skipped:
+        """Report that the call is skipped because of ``error``, and return its result."""
+        events.conflict(error, "skip")
+        down = isinstance(error.__cause__, BackendUnavailable)
+        return {
+            "status": "skipped",
+            "reason": "lock_unavailable" if down else self.busy,
+            "name": self.lock.name,
+            "holder": error.holder,
+            "held_for": error.held_for,
+            "time_left": error.time_left,
+        }
+
+
 class Caller:
-    """Who makes a call: what it does if its lock is busy, or its row cannot be claimed, and how it ends.
+    """Who makes a call, ``with scope, lease, claim: body``: what follows if its lock is busy, and how it ends.
 
     This one is outside of any task queue. A task queue joins in by a subclass of it, with which ``Host.join`` answers,
     and by nothing else.
@@ -49,6 +100,46 @@ class Caller:
         """How many seconds the call waits for its lock before ``on_busy`` decides."""
         self.action = "skip" if call.on_conflict == "skip" else "raise"
         """What a busy lock is counted as; empty: ``on_busy`` asks once more, and that is counted."""
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Run ``body`` and return its result, or the result of a call that is skipped."""
+        call = self.call
+        with Scope(call.release_connections) as scope:
+            taken = self.before() or call.lock.take(self.wait, action=self.action)
+            if isinstance(taken, Refusal):
+                taken = self.on_busy(taken)
+            if not isinstance(taken, Lease):
+                return taken
+            with Holding(self, taken) as lease:
+                self.on_held()
+                with Closing(self, lease) as closing:
+                    try:
+                        closing.claim_row()
+                    except GuardRejected as error:
+                        return self._rejected(error)
+                    scope.close_idle()
+                    ensure_enclosing_held()  # the call may have waited for long inside of other locks
+                    call.begun = True
+                    return body()
+
+    async def arun(self, body: Callable[[], Awaitable[Any]]) -> Any:
+        """Do what ``run`` does, for coroutines."""
+        call = self.call
+        async with Scope(call.release_connections) as scope:
+            taken = self.before() or await call.lock.atake(self.wait, action=self.action)
+            if isinstance(taken, Refusal):
+                taken = await self.aon_busy(taken)
+            if not isinstance(taken, Lease):
+                return taken
+            async with Holding(self, taken) as lease, Closing(self, lease) as closing:
+                try:
+                    await closing.aclaim_row()
+                except GuardRejected as error:
+                    return self._rejected(error)
+                await scope.aclose_idle()
+                ensure_enclosing_held()
+                call.begun = True
+                return await body()
 
     def before(self) -> Skipped | None:
         """Return the result of a call that is not even to ask for its lock; ``None``: it asks."""
@@ -88,109 +179,19 @@ class Caller:
         """Do what ``release`` does, for coroutines."""
         await self.call.lock.agive(lease)
 
-
-class Call:
-    """One call of a decorated function or a task: ``with scope, lease, claim: body``.
-
-    ``wait``: how many seconds ``on_conflict="wait"`` waits. ``busy``: why it is skipped if its lock is busy.
-    """
-
-    def __init__(
-        self,
-        lock: Acquirable,
-        on_conflict: str,
-        row: GuardedRow | None = None,
-        *,
-        wait: float = 0.0,
-        queue_limit: int | None = None,
-        release_connections: bool | None = None,
-        busy: str = "already_processing",
-    ) -> None:
-        self.lock = lock
-        self.on_conflict = on_conflict
-        self.row = row
-        self.wait = wait
-        self.queue_limit = queue_limit
-        if release_connections is None:
-            release_connections = lock.parameters.hold_ms > LONG * 1000
-        self.release_connections = release_connections
-        """Whether the body should hold no database connections that it does not use."""
-        self.busy = busy
-        self.begun = False
-        """Whether the body has begun."""
-        self.caller = Caller(self)
-
-    def run(self, body: Callable[[], Any]) -> Any:
-        """Run ``body`` and return its result, or the result of a call that is skipped."""
-        with Scope(self.release_connections) as scope:
-            taken = self.caller.before() or self.lock.take(self.caller.wait, action=self.caller.action)
-            if isinstance(taken, Refusal):
-                taken = self.caller.on_busy(taken)
-            if not isinstance(taken, Lease):
-                return taken
-            with Holding(self, taken) as lease:
-                self.caller.on_held()
-                with Closing(self, lease) as closing:
-                    try:
-                        closing.claim_row()
-                    except GuardRejected as error:
-                        return self._rejected(error)
-                    scope.close_idle()
-                    ensure_enclosing_held()  # the call may have waited for long inside of other locks
-                    self.begun = True
-                    return body()
-
-    async def arun(self, body: Callable[[], Awaitable[Any]]) -> Any:
-        """Do what ``run`` does, for coroutines."""
-        async with Scope(self.release_connections) as scope:
-            taken = self.caller.before() or await self.lock.atake(self.caller.wait, action=self.caller.action)
-            if isinstance(taken, Refusal):
-                taken = await self.caller.aon_busy(taken)
-            if not isinstance(taken, Lease):
-                return taken
-            async with Holding(self, taken) as lease, Closing(self, lease) as closing:
-                try:
-                    await closing.aclaim_row()
-                except GuardRejected as error:
-                    return self._rejected(error)
-                await scope.aclose_idle()
-                ensure_enclosing_held()
-                self.begun = True
-                return await body()
-
-    def skip_or_raise(self, error: TaskLockAcquireError) -> Skipped:
-        """Skip the call because of ``error`` if its options say so; raise it otherwise."""
-        if self.on_conflict == "skip":
-            return self.skip(error)
-        events.conflict(error, "raise")
-        raise error
-
-    def skip(self, error: TaskLockAcquireError) -> Skipped:
-        """Report that the call is skipped because of ``error``, and return its result."""
-        events.conflict(error, "skip")
-        down = isinstance(error.__cause__, BackendUnavailable)
-        return {
-            "status": "skipped",
-            "reason": "lock_unavailable" if down else self.busy,
-            "name": self.lock.name,
-            "holder": error.holder,
-            "held_for": error.held_for,
-            "time_left": error.time_left,
-        }
-
     def _rejected(self, error: GuardRejected) -> Skipped:
         """Return the result of a call whose row cannot be claimed, or raise."""
         if error.reason == "missing":
-            self.caller.await_row(error)
+            self.await_row(error)
         if error.reason == "row_locked":
-            self.caller.row_locked(error)
-        elif self.on_conflict in ("raise", "wait"):
+            self.row_locked(error)
+        elif self.call.on_conflict in ("raise", "wait"):
             raise error
         state = error.state
         return {
             "status": "skipped",
             "reason": error.reason,
-            "name": self.lock.name,
+            "name": self.call.lock.name,
             "state": state if state is None or isinstance(state, str | int | float | bool) else str(state),
         }
 
@@ -198,10 +199,10 @@ class Call:
 class Holding:
     """The block of a call's lease, and its release. A forked child leaves the body of its parent without that."""
 
-    def __init__(self, call: Call, lease: Lease) -> None:
-        self.caller = call.caller
+    def __init__(self, caller: Caller, lease: Lease) -> None:
+        self.caller = caller
         self.lease = lease
-        self._block = call.lock.block(lease)
+        self._block = caller.call.lock.block(lease)
 
     def __enter__(self) -> Lease:
         self._block.__enter__()
@@ -224,8 +225,9 @@ class Holding:
 class Closing:
     """The claim of a call: the current one while the body runs. It writes to the row how the body ended."""
 
-    def __init__(self, call: Call, lease: Lease) -> None:
-        self.call = call
+    def __init__(self, caller: Caller, lease: Lease) -> None:
+        self.caller = caller
+        call = caller.call
         self.claim: Claim | None = None
         self._process = os.getpid()
         if (row := call.row) is not None:
@@ -282,12 +284,12 @@ class Closing:
         try:
             if isinstance(error, StaleClaim) and error.name == claim.name:
                 return  # another claim has the row: that is already logged, signalled and counted
-            stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not self.call.begun)
-            if stopped or not isinstance(error, Exception) or self.call.caller.will_retry(error):
+            stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not self.caller.call.begun)
+            if stopped or not isinstance(error, Exception) or self.caller.will_retry(error):
                 claim.give_back()
             else:
                 claim.fail()
-                self.call.caller.row_failed(claim)
+                self.caller.row_failed(claim)
         except StaleClaim as stale:
             error.add_note(f"its row was not marked: {stale}")
         except Exception as trouble:

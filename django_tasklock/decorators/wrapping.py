@@ -9,13 +9,11 @@ import inspect
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
 from types import AsyncGeneratorType, GeneratorType
-from typing import TYPE_CHECKING, Any, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+from django_tasklock.decorators.call import Call, Caller
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
-
-if TYPE_CHECKING:
-    from django_tasklock.decorators.call import Call
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -124,10 +122,9 @@ def wrap(
     ``decorated``: its ``lock`` or ``limiter``, by which the host knows it.
     """
 
-    def joined(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Call:
+    def caller(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Caller:
         call = new_call(args, kwargs)
-        call.caller = host().join(decorated, call) or call.caller
-        return call
+        return host().join(decorated, call) or Caller(call)
 
     if is_async(function):
 
@@ -138,7 +135,7 @@ def wrap(
                 check_is_over(function, result)
                 return result
 
-            return await joined(args, kwargs).arun(body)
+            return await caller(args, kwargs).arun(body)
 
     else:
 
@@ -149,7 +146,7 @@ def wrap(
                 check_is_over(function, result)
                 return result
 
-            return joined(args, kwargs).run(body)
+            return caller(args, kwargs).run(body)
 
     wrapper.__signature__ = signature  # type: ignore[attr-defined]  # Celery checks arguments against it
     return cast(F, wrapper)

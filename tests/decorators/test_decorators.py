@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
+import gc
 import inspect
 import json
 import logging
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 
@@ -115,6 +117,24 @@ class TestTaskLock:
         work(1)
         assert inside == [("a:1", True)]
         assert here(current_lock) is None
+
+    def test_it_leaves_nothing_to_the_garbage_collector(self):
+        @task_lock("a")
+        def work():
+            locks.append(weakref.ref(current_lock()))
+
+        @task_lock("a")
+        async def coroutine():
+            locks.append(weakref.ref(current_lock()))
+
+        locks = []
+        gc.disable()
+        try:
+            work()
+            asyncio.run(coroutine())
+            assert [lock() for lock in locks] == [None, None]
+        finally:
+            gc.enable()
 
     def test_a_lost_lock_that_the_body_takes_again_is_the_bodys_to_give_back(self):
         @task_lock("a")

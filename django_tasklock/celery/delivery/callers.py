@@ -182,16 +182,14 @@ def once_call(
     kwargs: Mapping[str, Any],
     invocation: Invocation,
     message: Message | None,
-) -> Call:
-    """Return a call of a task with the ``chosen`` options. ``message``: the message of a worker's call."""
+) -> Caller:
+    """Return the caller of a task with the ``chosen`` options. ``message``: the message of a worker's call."""
     call = chosen.lock.call(name, row_of(task, args, kwargs), task.name)
     if message is not None:
-        call.caller = TaskCaller(call, message, callers_park=True)
-        return call
+        return TaskCaller(call, message, callers_park=True)
     if invocation == "call" and is_map(get_current_task()):
         skip_element(call)
-    call.caller = DirectCaller(call, eager=invocation == "eager")
-    return call
+    return DirectCaller(call, eager=invocation == "eager")
 
 
 def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GuardedRow | None:
