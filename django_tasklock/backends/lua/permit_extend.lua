@@ -2,10 +2,10 @@
 -- KEYS: see _permits.lua
 -- ARGV: 1 token, 2 ttl ms, 3 hold ms
 -- Reply: 1 extended, 0 the token has no permit
--- use: values clock fence waiters permits
+-- use: clock permits
 local now = clock()
 drop_expired(now)
-even_if_full(KEYS[1])
+redis.pcall('ZREM', KEYS[1], '') -- see even_if_full
 local value = redis.call('HGET', KEYS[2], ARGV[1])
 if not value then return 0 end
 value = string.gsub(value, '"until":%d+}$', string.format('"until":%.0f}', now + tonumber(ARGV[3])))
