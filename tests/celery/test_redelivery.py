@@ -476,6 +476,31 @@ class TestADuplicateComesAgain:
         assert app.run(copy)[0] == "IGNORED"
         assert app.app.AsyncResult(copy.id).state == "SUCCESS"
 
+    @pytest.mark.django_db(transaction=True)
+    @pytest.mark.parametrize("word", ["queue", "coalesce"])
+    def test_it_is_neither_parked_nor_replaced_beside_its_own_run(self, app, word):
+        """Although another one, published earlier or later, waits for the lock that it has."""
+
+        def body(task):
+            app.body()
+            if len(app.calls) > 1:
+                return "the other"
+            assert elsewhere(lambda: app.run(other))[0] == "IGNORED"
+            assert elsewhere(lambda: app.run(message, **AGAIN_BY_BROKER))[0] == "IGNORED"
+            assert [one.task_id for one in parked_messages()] == [other.id]
+            return "ran"
+
+        task = app.task(body, bind=True, key="a", acks_late=True, on_conflict=word)
+        for _ in range(2):
+            task.delay()
+        message, other = app.all() if word == "coalesce" else reversed(app.all())
+        get_backend().leave_order("a", other.id)
+        assert app.run(message) == ("SUCCESS", "ran")
+        assert max(str(app.run(one)[1]) for one in app.all()) == "the other"
+        assert app.app.AsyncResult(message.id).result == "ran"
+        assert len(app.calls) == 2
+        assert parked_messages() == []
+
     def test_before_its_result_is_stored_it_is_not_done(self, app, met, monkeypatch):
         """A worker that is killed in between has not ended it: a chord would wait for it for ever."""
         with monkeypatch.context() as patch:

@@ -97,7 +97,7 @@ class Earlier:
         while (record := refusal.record) is not None:
             wait, token = 0.0, ""
             tries_later = message.try_number - record.holder.retries
-            if not self._is_ours(record):
+            if not self.is_ours(record):
                 if not free_abandoned(record, lock.name):
                     break
             elif tries_later < 0:
@@ -138,7 +138,8 @@ class Earlier:
         seconds = send_again(self.message)
         discard(self.message, f"another delivery of it runs, again in {seconds:.1f} s", refusal.error)
 
-    def _is_ours(self, record: Record) -> bool:
+    def is_ours(self, record: Record) -> bool:
+        """Return whether the holder is a delivery of this message."""
         return record.holder.task_id == self.message.id and record.holder.task == self.message.task.name
 
     # The marks, and the result

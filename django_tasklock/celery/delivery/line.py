@@ -21,6 +21,8 @@ from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
+from django_tasklock.locks.holder import alive
+from django_tasklock.names import each_of
 
 logger = logging.getLogger("django_tasklock")
 
@@ -82,6 +84,8 @@ class Line:
         """
         if self.message.delivered_before:
             self.check_row()
+            if self.message.may_be_restarted and self._runs_elsewhere():
+                return None  # the lock will be found busy, and the message is not parked or replaced beside its own run
         if self.on_conflict == "queue":
             if not self.is_first():
                 self.end_if_done()
@@ -92,6 +96,14 @@ class Line:
         elif (self._row is None and rows.has_newer(self.name, self.number)) or self._is_outdated():
             return self.end_as_replaced()
         return None
+
+    def _runs_elsewhere(self) -> bool:
+        """Return whether another delivery of the message has the lock, and is not known to be dead."""
+        try:
+            record = get_backend().get(each_of(self.name)[0])
+        except BackendUnavailable:
+            return False
+        return record is not None and self.earlier.is_ours(record) and alive(record.holder) is not False
 
     def is_first(self) -> bool:
         """Return whether no message waits that was published earlier."""
@@ -174,6 +186,7 @@ class Line:
 
     def end_as_replaced(self) -> Skipped:
         """End the message, which a newer one has replaced. Return its result. Raises ``Parked`` if it has a row."""
+        self.end_if_done()
         error = TaskLockAcquireError(f"lock {self.name!r}: a newer message took this one's place", name=self.name)
         events.conflict(error, "coalesce")
         row = rows.find(self.message.id)
