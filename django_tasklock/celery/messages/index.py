@@ -77,10 +77,12 @@ class Index:
         """Requeue each message whose lease has expired, unless another worker is doing so."""
         self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
 
-    def lapsed(self) -> dict[str, float]:
-        """Return the delivery tags of messages whose lease has expired, each with the time of its last renewal."""
+    def lapsed(self, since: float = 0.0) -> dict[str, float]:
+        """Return the delivery tags of messages whose lease expired ``since`` seconds ago, or before, each with the time
+        of its last renewal.
+        """
         with self._client() as client:
-            before = time.time() - self._channel.visibility_timeout
+            before = time.time() - self._channel.visibility_timeout - since
             found = client.zrange(
                 self._channel.unacked_index_key, 0, before, byscore=True, offset=0, num=LIMIT, withscores=True
             )

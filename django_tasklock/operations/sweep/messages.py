@@ -62,8 +62,7 @@ class _MessageSweep:
 
     def find(self) -> Iterator[Suspect[str]]:
         """Yield the messages whose lease is over."""
-        before = time.time() - self.lease - (self.options.age or 0) / 1000
-        self.renewed = {tag: at for tag, at in self.index.lapsed().items() if at <= before}
+        self.renewed = self.index.lapsed((self.options.age or 0) / 1000)
         self.log.looked_at["messages"] += len(self.renewed)
         yield from map(self._suspect, self.renewed)
 
