@@ -22,6 +22,8 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.locks.lease import Lease
 from django_tasklock.rates.events import limiter_kind
 from tests.support.counted import counted, durations
 from tests.support.public import forked, in_store
@@ -158,10 +160,10 @@ class TestLocks:
             time.sleep(0.05)
         assert counted(KIND)["expired"] == 1
 
-    def test_a_lock_that_is_dropped_is_released(self) -> None:
-        mine = lock("video:1")
-        assert mine.acquire()
-        mine.abandon()
+    def test_one_that_the_heartbeat_releases(self) -> None:
+        lease = lock("video:1").take()
+        assert isinstance(lease, Lease)
+        heartbeat.release_later(lease, 60_000)
         eventually(lambda: counted(KIND) == {"acquired": 1, "released": 1})
 
 
