@@ -122,13 +122,6 @@ class TestStore:
         assert not lease.should_check_store()
 
 
-def test_its_current_lease_is_the_last_successor(lease):
-    second, third = Lease(None, "video:42", 30_000), Lease(None, "video:42", 30_000)  # type: ignore[arg-type]
-    assert lease.current is lease
-    lease.successor, second.successor = second, third
-    assert lease.current is third
-
-
 def test_it_belongs_to_the_generation_that_acquired_it(lease, monkeypatch):
     assert lease.inherited is False
     monkeypatch.setattr(leases, "generation", leases.generation + 1)
