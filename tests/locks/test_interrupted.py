@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import signal
 import threading
@@ -104,32 +103,6 @@ def test_struck_anywhere_nothing_is_renewed(settings: Any, name: str, what: Any)
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets and tasks of loops that ended
-def test_struck_anywhere_no_coroutine_waits_for_ever(settings: Any, name: str) -> None:
-    """asyncio logs what a callback of its loop raises, and goes on."""
-    settings.TASKLOCK = setting("redis")
-
-    async def run(number: int) -> list[str]:
-        async def pair() -> None:
-            async with TaskLock(f"{name}:{number}"):
-                pass
-
-        await pair()  # connects
-        with struck_at(number) as struck:
-            await asyncio.wait_for(pair(), 20)
-        return struck
-
-    number = 0
-    while True:
-        number += 1
-        try:
-            if not asyncio.run(run(number)):
-                break
-        except Struck:
-            pass
-    assert number > 60
-    eventually(lambda: not [lock for lock in get_backend().records() if lock.name.startswith(name)])
-
-
 # By a real signal, at an exact moment
 
 
