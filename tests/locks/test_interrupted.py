@@ -101,8 +101,6 @@ def test_struck_anywhere_nothing_is_renewed(settings: Any, name: str, what: Any)
     eventually(lambda: not heartbeat.reconciler)
 
 
-@pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets and tasks of loops that ended
 # By a real signal, at an exact moment
 
 
