@@ -191,6 +191,18 @@ class TestByHand:
         assert backend.prune(1000) == 30
         assert cli.zcard(INDEX) == 0
 
+    def test_locks_in_their_last_millisecond(self, backend, cli):
+        """Redis says that they have none left, and time stands still for a script: it must not wait for their end."""
+        for _ in range(100):
+            pipeline = cli.pipeline()
+            for number in range(20):
+                pipeline.set(f"task_lock:video:{number}", "x", px=1 + number % 5)
+                pipeline.zadd(INDEX, {f"task_lock:video:{number}": 0})
+            pipeline.execute()
+            walk(backend, which="orphaned")
+            for _ in range(5):
+                backend.prune(100)
+
     def test_an_index_that_is_gone(self, backend, cli):
         """Locks are keys: they hold without an index, and are listed again with their next renewal, or caller."""
         mine, busy = an_ask("video:1"), an_ask("video:2")

@@ -29,7 +29,7 @@ repeat
     local value = redis.pcall('GET', key)
     if type(value) == 'table' then value = '' end -- of another type: foreign, but shown
     local left = redis.call('PTTL', key)
-    local ends = left < 0 and math.huge or now + left
+    local ends = left < 0 and math.huge or now + math.max(1, left) -- in its last millisecond a key has none left
     if not value and which == 'orphaned' then
       show(key, '', page[i + 1])
     elseif not value then -- deleted by hand or evicted, not lapsed

@@ -11,8 +11,8 @@ repeat
     local left = redis.call('PTTL', key)
     if left == -2 then
       gone[#gone + 1] = key
-    else
-      redis.call('ZADD', KEYS[1], left < 0 and '+inf' or now + left, key)
+    else -- for at least another millisecond: in its last one a key has none left, and time stands still for a script
+      redis.call('ZADD', KEYS[1], left < 0 and '+inf' or now + math.max(1, left), key)
     end
   end
 until #gone - before == #page
