@@ -439,7 +439,7 @@ class Acquirable(ABC):
         Raises ``TaskLockError`` where it holds only some of them: they could not be released while it waits for others.
         """
         names, found = set(each_of(self.name)), None
-        for lease in leases_here():
+        for lease in leases_here(names):
             if lease.backend.noun != self.noun or not (common := names.intersection(each_of(lease.name))):
                 continue
             if len(common) < len(names):

@@ -11,17 +11,19 @@ import asyncio
 import sys
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from asgiref.sync import AsyncToSync, SyncToAsync
 
+from django_tasklock.names import each_of
+
 if TYPE_CHECKING:
     from django_tasklock.locks.lease import Lease
 
 MOST = 32
-"""Answers without a lease that a context remembers."""
+"""Names without a lease that a context remembers, at least half of them."""
 _THREAD_HANDLER = SyncToAsync.thread_handler.__code__
 
 
@@ -90,32 +92,57 @@ class Answer(NamedTuple):
         return None if lease is None or lease.released or lease.inherited else lease
 
 
-_answers: ContextVar[tuple[Answer, ...]] = ContextVar("tasklock_answers", default=())
+class _Known(NamedTuple):
+    """What a context remembers. It is replaced, never changed: other contexts may have the same."""
+
+    by_name: dict[str, tuple[Answer, ...]]
+    """The answers of each name, the latest last; those for a lock of several names are found by each of them."""
+    most: int
+    """The number of names beyond which those that nobody holds are forgotten."""
+
+
+_NOTHING = _Known({}, MOST)
+_known: ContextVar[_Known] = ContextVar("tasklock_answers", default=_NOTHING)
 
 
 def note(lock: Any, lease: Lease | None) -> None:
     """Note what ``lock`` has answered; ``None``: it was refused."""
-    known = [one for one in _answers.get() if one.held or one.lock() not in (None, lock)]
-    oldest = len(known) - MOST
-    known = [one for number, one in enumerate(known) if one.held or number >= oldest]
-    _answers.set((*known, Answer(weakref.ref(lock), None if lease is None else weakref.ref(lease))))
+    known = _known.get()
+    by_name = dict(known.by_name)
+    answer = Answer(weakref.ref(lock), None if lease is None else weakref.ref(lease))
+    for name in each_of(lock.name):
+        kept = [one for one in by_name.get(name, ()) if one.held or one.lock() not in (None, lock)]
+        by_name[name] = (*kept, answer)
+    _known.set(_Known(by_name, known.most) if len(by_name) <= known.most else _without_old(by_name))
+
+
+def _without_old(by_name: dict[str, tuple[Answer, ...]]) -> _Known:
+    """Forget the names of which nothing is held, but for the latest. The next time is when there are twice as many."""
+    free = [name for name, answers in by_name.items() if not any(one.held for one in answers)]
+    for name in free[: -MOST // 2]:
+        del by_name[name]
+    return _Known(by_name, 2 * len(by_name) + MOST)
 
 
 def note_release(lock: Any, lease: Lease) -> None:
     """Note that ``lease`` is given back once. Others may still hold it, through other objects."""
-    known = list(_answers.get())
-    mine = [number for number, one in enumerate(known) if one.lock() is lock and one.held is lease]
-    if mine:
-        del known[mine[-1]]
-        if not any(one.lock() is lock and one.held and one.held.taker.here() for one in known):
-            known.append(Answer(weakref.ref(lock), None))
-        _answers.set(tuple(known))
+    known = _known.get()
+    by_name = dict(known.by_name)
+    for name in each_of(lock.name):
+        answers = list(by_name.get(name, ()))
+        mine = [number for number, one in enumerate(answers) if one.lock() is lock and one.held is lease]
+        if mine:
+            del answers[mine[-1]]
+            if not any(one.lock() is lock and one.held and one.held.taker.here() for one in answers):
+                answers.append(Answer(weakref.ref(lock), None))
+            by_name[name] = tuple(answers)
+    _known.set(_Known(by_name, known.most))
 
 
 def answer_of(lock: Any) -> Answer | None:
     """Return what the running code was answered last through ``lock``; ``None``: it has never asked."""
     one: Answer
-    for one in reversed(_answers.get()):
+    for one in reversed(_known.get().by_name.get(each_of(lock.name)[0], ())):
         if one.lock() is lock:
             lease = one.held
             if lease is None or not lease.taker.is_another_task():
@@ -123,9 +150,14 @@ def answer_of(lock: Any) -> Answer | None:
     return None
 
 
-def leases_here() -> Iterator[Lease]:
-    """Return the leases that the running thread, task or call holds itself, the latest first."""
-    for one in reversed(_answers.get()):
-        lease = one.held
-        if lease is not None and not lease.lost and lease.taker.here():
-            yield lease
+def leases_here(names: Iterable[str] | None = None) -> Iterator[Lease]:
+    """Return the leases that the running thread, task or call holds itself, of each name the latest first.
+
+    ``names``: only those with one of these names. A lease of several names comes once for each.
+    """
+    by_name = _known.get().by_name
+    for name in by_name if names is None else names:
+        for one in reversed(by_name.get(name, ())):
+            lease = one.held
+            if lease is not None and not lease.lost and lease.taker.here():
+                yield lease

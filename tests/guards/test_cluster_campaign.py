@@ -131,7 +131,7 @@ def test_a_campaign(crew: Crew, tmp_path: Path, name: str, what: str, promised: 
         f"\n{what}: {number}; holds {len(seen.holds)}, overlaps {len(seen.overlaps)}, claims refused or overtaken"
         f" {seen.refused}, stale writes {seen.stale}, unavailable {seen.away}"
     )
-    assert len(seen.holds) > 10
+    assert len(seen.holds) > 4
     assert seen.stale == 0
     if promised:
         assert seen.overlaps == []

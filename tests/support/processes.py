@@ -27,10 +27,12 @@ def processes() -> list[Process]:
     """All of this machine."""
     rows = []
     if Path("/proc/self/stat").exists():
-        for entry in Path("/proc").glob("[0-9]*/stat"):
-            with contextlib.suppress(OSError):
-                state, parent, group = entry.read_text(errors="replace").rpartition(")")[2].split()[:3]
-                rows.append((entry.parent.name, parent, group, state))
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):  # it has ended, or is no process
+                stat = (entry / "stat").read_text(errors="replace") if entry.name.isdecimal() else ""
+                if stat:
+                    state, parent, group = stat.rpartition(")")[2].split()[:3]
+                    rows.append((entry.name, parent, group, state))
     else:
         command = ["ps", "-A", "-o", "pid=,ppid=,pgid=,stat="]
         said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
