@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from asgiref.sync import AsyncToSync, SyncToAsync
 
 from django_tasklock.names import each_of
+from django_tasklock.process import check_process
 
 if TYPE_CHECKING:
     from django_tasklock.locks.lease import Lease
@@ -141,6 +142,7 @@ def note_release(lock: Any, lease: Lease) -> None:
 
 def answer_of(lock: Any) -> Answer | None:
     """Return what the running code was answered last through ``lock``; ``None``: it has never asked."""
+    check_process()
     one: Answer
     for one in reversed(_known.get().by_name.get(each_of(lock.name)[0], ())):
         if one.lock() is lock:
