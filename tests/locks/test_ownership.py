@@ -204,6 +204,23 @@ class TestCalls:
         assert len(inside) == 1
         assert not is_task_locked("video:1")
 
+    def test_a_task_that_the_holder_starts_cannot_release_its_permit(self, store):
+        """The task has the answers of the code that started it in its context, and runs beside that."""
+
+        async def child(limiter):
+            assert (limiter.held, limiter.taken) == (False, False)
+            with pytest.raises(TaskLockError, match="is not held through this object"):
+                await limiter.arelease()
+
+        async def main():
+            limiter = ConcurrencyLimiter("transcode", 1)
+            async with limiter:
+                await asyncio.create_task(child(limiter))
+                assert limiter.held
+                assert limiter.info().used == 1
+
+        asyncio.run(main())
+
     def test_nor_are_tasks_that_the_holder_starts(self, store):
         async def child():
             again = TaskLock("video:1", reentrant=True)
