@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_tasklock")
 
 RATE = "rate"
-"""The key of the reservation in our header, a dict. ``ticket``: the reservation token; ``try``: the number of
+"""The key of the reservation in our header, a dict. ``token``: the reservation token; ``try``: the number of
 retries it is for; ``time``: its time, by the store's clock; ``left``: seconds within which it may be exchanged for a
 later one; ``missed``: how often the message was late."""
 LONGEST_COUNTDOWN = 600.0  # the most seconds of one countdown in the broker, or in the memory of a worker
@@ -98,7 +98,7 @@ def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = 
     try:
         limiter = limited.limiter(bound_arguments(task, args), dict(kwargs or {}))
         if not may_have_been_used(task, request) or is_future(limiter, reservation):
-            limiter.give_back(reservation["ticket"])
+            limiter.give_back(reservation["token"])
     except (TaskLockError, TypeError) as error:  # the limit or the arguments differ from those on publication
         logger.warning("%s[%s]: its reservation counts as used: %s", task.name, request.id, error)
 
@@ -164,11 +164,11 @@ class Turn:
                 raise
             return
         wait = reservation.wait
-        self._send_again(wait, {"time": reservation.time.timestamp(), "ticket": reservation.move()}, began)
+        self._send_again(wait, {"time": reservation.time.timestamp(), "token": reservation.move()}, began)
 
     def _reserve(self) -> Reservation:
         """Restore the message's reservation, or make one."""
-        token = self.carried.get("ticket")
+        token = self.carried.get("token")
         # A past reservation may have been used for a call by another delivery of the message.
         if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.carried)):
             return self.limiter.restore(token, self.timeout, spaced=True)
@@ -186,7 +186,7 @@ class Turn:
             send(message.to_signature(countdown=seconds, put_back=None, **{RATE: header}), message.task)
         except Exception as error:
             if was_not_sent(error, handled):
-                self.limiter.give_back(fields["ticket"])
+                self.limiter.give_back(fields["token"])
             raise
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
@@ -273,7 +273,7 @@ def publish(
     """
     wait, time = reservation.wait, reservation.time.timestamp()
     token = reservation.move()
-    header = [reservation_header({"ticket": token, "time": time})]
+    header = [reservation_header({"token": token, "time": time})]
     before, handled = _to_publish.set(header), sys.exception()
     unused = False
     try:

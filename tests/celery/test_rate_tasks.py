@@ -127,7 +127,7 @@ class TestWaiting:
             assert (headers["id"], headers["retries"], headers["trace"]) == (result.id, 0, "x")
             assert message.message.properties["priority"] == 3
             assert 200 < maybe_iso8601(headers["eta"]).timestamp() - time.time() < 300.2
-            reservations.append(headers["tasklock"]["rate"]["ticket"])
+            reservations.append(headers["tasklock"]["rate"]["token"])
             message.execute()
         assert reservations[0] == reservations[1]
         assert booked(slow()) == (1, 1)
