@@ -1,0 +1,1 @@
+"""One module a room of the house: its faults."""

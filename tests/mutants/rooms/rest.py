@@ -1,0 +1,41 @@
+"""REST: faults that must not pass."""
+
+from tests.mutants.fault import Fault
+
+FAULTS = [
+    Fault(
+        "rest/access.py",
+        "one permission of several is enough",
+        "return all(user.has_perm(one) for one in view.point.permissions)",
+        "return any(user.has_perm(one) for one in view.point.permissions)",
+        "tests/doors -k rest",
+    ),
+    Fault(
+        "rest/access.py",
+        "every key may everything",
+        "return perm in (ALL if self.key.acts else READ)",
+        "return perm in ALL",
+        "tests/doors -k 'rest or key'",
+    ),
+    Fault(
+        "rest/view.py",
+        "a view inside of the project's transaction",
+        "            transaction.non_atomic_requests(using=alias)(view)",
+        "            pass",
+        "tests/doors/test_rest.py",
+    ),
+    Fault(
+        "rest/view.py",
+        "an unknown field is ignored",
+        "            _refuse_unknown_fields(data, self.point.fields)",
+        "            pass",
+        "tests/doors -k rest",
+    ),
+    Fault(
+        "rest/view.py",
+        "If-Match is not looked at",
+        '            acting["fingerprint"] = _expected_fingerprint(request)',
+        "            pass",
+        "tests/doors -k rest",
+    ),
+]
