@@ -1,0 +1,69 @@
+"""Decorated calls: faults that must not pass."""
+
+from tests.mutants.fault import Fault
+
+FAULTS = [
+    Fault(
+        "decorators/call.py",
+        "a body that was stopped from outside fails its row",
+        "            if stopped or not isinstance(error, Exception) or self.caller.will_retry(error):",
+        "            if self.caller.will_retry(error):",
+        "tests/decorators/test_model_lock.py::TestEndings",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a failed body leaves its row done",
+        "            self._close_failed(self.claim, error)",
+        "            self.claim.finish()",
+        "tests/decorators/test_model_lock.py::TestEndings",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a stale claim of another row leaves this one claimed",
+        "isinstance(error, StaleClaim) and error.name == claim.name:",
+        "isinstance(error, StaleClaim):",
+        "tests/decorators/test_model_lock.py::TestEndings",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a forked child closes the row of its parent",
+        "        return self.claim.taken and self._process == os.getpid()",
+        "        return self.claim.taken",
+        "tests/decorators/test_model_lock.py::TestEndings",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a forked child releases the lock of its parent",
+        "        if not self.lease.inherited:\n            self.caller.release(self.lease, error)",
+        "        self.caller.release(self.lease, error)",
+        "tests/decorators/test_model_lock.py::TestEndings",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a body begins whose lock was lost before it",
+        "                    ensure_enclosing_held()  # the call",
+        "                    # the call",
+        "tests/decorators/test_before_the_body.py",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a nested call hides the claim of the outer one",
+        "        current.set(self._before)",
+        "        current.set(None)",
+        "tests/decorators/test_model_lock.py::TestEndings",
+    ),
+    Fault(
+        "decorators/call.py",
+        "a cancelled coroutine leaves its closing write behind",
+        "            await run_to_end(self._close, error)",
+        "            self._close(error)",
+        "tests/decorators/test_model_lock.py::TestCoroutinesWithARow",
+    ),
+    Fault(
+        "decorators/wrapping.py",
+        "a task that is not done is a result, and runs on without the lock",
+        "    if not isinstance(result, FUTURES) or result.done():",
+        "    if True:",
+        "tests/decorators/test_decorators.py::TestWhatIsRefused",
+    ),
+]
