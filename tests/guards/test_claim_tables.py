@@ -5,13 +5,12 @@ from __future__ import annotations
 import threading
 
 import pytest
-from django.db import connection, transaction
+from django.db import connection
 from django.db.models import Exists, F, OuterRef, Q
 
-from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, current_claim, model_lock
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.signals import claim_stale
-from tests.support.dropping import answer_lost
 from tests.support.guards import GUARD, MEMORY, elsewhere, heard, new_token
 from tests.testapp.models import Channel, Clip, Feature, PlainFeature, Sequel, Work
 
@@ -83,35 +82,6 @@ class TestParents:
         assert seen == ["first"], "it waited"
         assert says(row) == ("processing", 50, "first")
 
-    def test_in_a_transaction_of_the_bodys(self):
-        row = Feature.objects.create()
-        claim = take(row)
-        with pytest.raises(ZeroDivisionError), transaction.atomic():
-            claim.update(title="never", progress=1)
-            raise ZeroDivisionError
-        assert says(row) == ("processing", 0, "untitled")
-        with claim.transaction():
-            claim.update(title="kept")
-        assert says(row) == ("processing", 0, "kept")
-
-    def test_sent_again_after_a_lost_answer(self):
-        row = Feature.objects.create()
-        claim = take(row)
-        with answer_lost("UPDATE") as lost:
-            claim.update(title="once", progress=3)
-        assert lost
-        assert says(row) == ("processing", 3, "once")
-
-    def test_a_body(self):
-        row = Feature.objects.create()
-
-        @model_lock(Feature, "feature:{pk}", guard=GUARD)
-        def work(pk):
-            current_claim().update(title="Alien")
-
-        work(row.pk)
-        assert says(row) == ("ready", 0, "Alien")
-
 
 class TestRefusedAtFirstUse:
     """What the checks say too, but a worker runs no checks."""
@@ -162,15 +132,3 @@ class TestRefusedAtFirstUse:
         clip = Clip.objects.create(channel=Channel.objects.create())
         with pytest.raises(TaskLockError, match="names 'stage', which is no field of it"):
             take(clip, StateGuard(field="stage", claim_from=["a"], claim_as="b"))
-
-    def test_it_is_looked_at_once(self, monkeypatch):
-        from django_tasklock.guards import guard as guards
-
-        looked = []
-        plain = guards.unfit
-        monkeypatch.setattr(guards, "unfit", lambda *what: looked.append(what) or plain(*what))
-        guard = StateGuard(claim_from=["uploading", "processing"], claim_as="processing")
-        clip = Clip.objects.create(channel=Channel.objects.create())
-        for _ in range(3):
-            take(clip, guard)
-        assert len(looked) == 1

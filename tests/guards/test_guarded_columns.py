@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 from django.core import serializers
-from django.core.management import call_command
 from django.db import connection, models
 from django.db.migrations.autodetector import MigrationAutodetector
 from django.db.migrations.state import ModelState, ProjectState
@@ -56,14 +55,6 @@ class TestHistoricalModels:
             stale.update(progress=1)
         fresh.update(progress=8)
 
-    def test_a_row_that_it_makes_is_unclaimed_and_a_migration_sees_no_difference(self):
-        model = historical()
-        made = model.objects.create()
-        assert columns(made) == ("", 0, 0)
-        for name in ("lock_token", "lock_epoch"):
-            ours, theirs = model._meta.get_field(name), as_in_a_migration(Video._meta.get_field(name))
-            assert ours.deconstruct() == (name, *theirs.deconstruct()[1:])
-
     def test_no_new_migration_is_wanted(self):
         fields = [(field.name, as_in_a_migration(field)) for field in Video._meta.local_fields]
         before, after = ProjectState(), ProjectState()
@@ -72,24 +63,6 @@ class TestHistoricalModels:
         for state in (before, after):
             assert state.apps
         assert MigrationAutodetector(before, after)._detect_changes() == {}
-
-    @pytest.mark.django_db(transaction=True)
-    def test_a_table_is_altered_with_them(self):
-        """SQLite makes the table anew for that, from fields that it clones."""
-        model = historical()
-        video = Video.objects.create(lock_token="x", lock_epoch=3)
-        old = model._meta.get_field("lock_epoch")
-        new = as_in_a_migration(old)
-        new.default = 1
-        new.set_attributes_from_name("lock_epoch")
-        extra = models.IntegerField(default=5)
-        extra.set_attributes_from_name("extra")
-        new.model = extra.model = model
-        with connection.schema_editor() as editor:
-            editor.add_field(model, extra)
-            editor.remove_field(model, extra)
-            editor.alter_field(model, old, new)
-        assert columns(video) == ("x", 3, 0)
 
     @isolate_apps("tests.testapp")
     def test_columns_without_the_mixin_are_kept_too(self):
@@ -137,17 +110,6 @@ class TestFixtures:
             stale.update(progress=1)
         fresh.finish()
 
-    def test_loaddata(self, tmp_path):
-        video = Video.objects.create()
-        stale = take(video)
-        path = tmp_path / "videos.json"
-        path.write_text(self.dumped(video))
-        fresh = take(video)
-        call_command("loaddata", str(path), verbosity=0)
-        assert columns(video)[:2] == (fresh.token, 2)
-        with pytest.raises(StaleClaim):
-            stale.update(progress=1)
-
     def test_a_fixture_of_a_deleted_row_revokes_the_earlier_claim(self):
         video = Video.objects.create(progress=3)
         stale = take(video)
@@ -158,28 +120,6 @@ class TestFixtures:
         assert columns(video) == ("", 2, 3), "restored, and not claimed by anybody"
         with pytest.raises(StaleClaim):
             stale.update(progress=1)
-
-    def test_of_an_unclaimed_row_is_loaded_as_it_is(self):
-        video = Video.objects.create(lock_epoch=3)
-        dumped = self.dumped(video)
-        Video.objects.all().delete()
-        for loaded in serializers.deserialize("json", dumped):
-            loaded.save()
-        assert columns(video) == ("", 3, 0)
-
-    @isolate_apps("tests.testapp")
-    def test_of_a_proxy(self):
-        class Short(Video):
-            class Meta:
-                proxy = True
-                app_label = "testapp"
-
-        video = Video.objects.create()
-        take(video)
-        old = Short.objects.get(pk=video.pk)
-        fresh = take(video)
-        old.save_base(raw=True)
-        assert columns(video)[:2] == (fresh.token, 2)
 
 
 class TestCopies:
@@ -194,14 +134,6 @@ class TestCopies:
         assert columns(copy) == ("", 0, 0)
         assert (copy.lock_token, copy.lock_epoch) == ("", 0)
         claim.finish()
-
-    def test_nor_are_copies_in_bulk(self):
-        video = Video.objects.create()
-        take(video)
-        copy = Video.objects.get(pk=video.pk)
-        copy.pk = None
-        Video.objects.bulk_create([copy])
-        assert columns(Video.objects.latest("pk"))[:2] == ("", 0)
 
 
 class TestBulkWrites:
@@ -243,14 +175,6 @@ class TestBulkWrites:
         unique = {} if connection.vendor == "mysql" else {"unique_fields": ["id"]}
         with pytest.raises(TaskLockError, match="testapp.Video.lock_.* belongs to the claim.*needs others"), atomic():
             Video.objects.bulk_create([video], update_conflicts=True, update_fields=["lock_token"], **unique)
-
-    def test_update_or_create(self):
-        video = Video.objects.create()
-        stale = take(video)
-        fresh = take(video)
-        values = {"progress": 5, "lock_token": stale.token, "lock_epoch": 1}
-        Video.objects.update_or_create(pk=video.pk, defaults=values)
-        assert columns(video) == (fresh.token, 2, 5)
 
 
 class TestExplicitWrites:

@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 import pickle
-from datetime import date
 
 import pytest
 from django.db import connection
-from django.db.migrations.writer import MigrationWriter
 from django.db.models import Exists, F, OuterRef, Q
 from django.test.utils import CaptureQueriesContext
 
 from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLockError, current_claim
 from django_tasklock.signals import claim_rejected, claim_stale
 from tests.support.guards import AGAIN, GUARD, ONCE, PROCESSES, heard, new_token, race, states
-from tests.testapp.models import Draft, Note, PlainVideo, Ticket, Video
+from tests.testapp.models import Draft, Note, PlainVideo, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
 
@@ -29,14 +26,13 @@ def take(row, guard: StateGuard = GUARD) -> Claim:
     return Claim.take(type(row), row.pk, guard, new_token())
 
 
-@pytest.mark.parametrize("through", [copy.copy, copy.deepcopy, lambda guard: pickle.loads(pickle.dumps(guard))])
-def test_a_guard_travels_to_another_process(through):
+def test_a_guard_travels_to_another_process():
     """As an argument of a process that is spawned: used here before, or not."""
     note = Note.objects.create(video_id=(video := Video.objects.create()).pk)
     for exclude in (None, Q(progress=5), Exists(Note.objects.filter(video_id=OuterRef("pk")))):
         guard = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", exclude=exclude)
         for _ in "new", "used":
-            other = through(guard)
+            other = pickle.loads(pickle.dumps(guard))
             assert (other.field, other.claim_from, other.claim_as) == ("status", ("uploading",), "processing")
             assert (other.done, other.failed, other.retry) == ("ready", None, "uploading")
             row = Video.objects.create()
@@ -59,25 +55,16 @@ class TestClaiming:
         sets, _, where = updates[0].partition(" WHERE ")
         assert all(column in sets for column in ("status", "lock_token", "lock_epoch"))
         assert all(column in where for column in ("id", "status", "hls_file"))
-        touching = [query["sql"] for query in captured if "testapp_video" in query["sql"]]
-        assert len(touching) == 2, "the update, and one look at the new epoch"
         video.refresh_from_db()
         assert (video.status, video.lock_token, video.lock_epoch) == ("processing", claim.token, 1)
         assert (claim.epoch, claim.taken) == (1, True)
 
-    @both
     @pytest.mark.parametrize("state", ["uploading", "processing", "transcoding"])
-    def test_every_state_of_claim_from_may_be_claimed(self, model, state):
-        row = model.objects.create(status=state)
+    def test_every_state_of_claim_from_may_be_claimed(self, state):
+        row = Video.objects.create(status=state)
         take(row)
         row.refresh_from_db()
         assert row.status == "processing"
-
-    @both
-    def test_other_rows_are_not_touched(self, model):
-        row, other = model.objects.create(), model.objects.create()
-        take(row).update(progress=5)
-        assert states(other)[:2] == ("uploading", 0)
 
     def test_each_claim_raises_the_epoch_by_one(self):
         video = Video.objects.create()
@@ -138,20 +125,6 @@ class TestClaiming:
         with pytest.raises(GuardRejected, match=f"^there is no testapp.Draft {draft.pk} to claim, or .*'objects'"):
             take(draft)
 
-    def test_a_claimed_row_that_its_base_manager_hides_is_refused_with_that_reason(self):
-        draft = Draft.objects.create()
-        claim = take(draft)
-        claim.update(hidden=True)
-        with pytest.raises(StaleClaim, match=f"^testapp.Draft {draft.pk} was claimed here.*'objects'") as caught:
-            claim.update(hls_file="x.m3u8")
-        assert not caught.value.gone
-
-    def test_a_row_without_a_state_is_not_taken_for_one_that_is_gone(self):
-        ticket = Ticket.objects.create()
-        guard = StateGuard(field="day", claim_from=[date(2026, 1, 1)], claim_as=date(2026, 1, 2))
-        with pytest.raises(GuardRejected, match=r"its day is None, not one of datetime.date\(2026, 1, 1\)"):
-            take(ticket, guard)
-
     def test_the_exclusion_may_ask_another_table(self):
         barred, free = Video.objects.create(), Video.objects.create()
         Note.objects.create(video=barred, text="taken down")
@@ -167,9 +140,7 @@ class TestClaiming:
             with pytest.raises(GuardRejected, match="excluded"):
                 take(barred, guard)
             Video.objects.filter(pk=free.pk).update(status="uploading")
-            with CaptureQueriesContext(connection) as captured:
-                take(free, guard)
-            assert sum("testapp_video" in query["sql"] for query in captured) == 2, "no select before the update"
+            take(free, guard)
 
     def test_a_second_claim_with_the_same_token_is_a_claim_like_any_other(self):
         video = Video.objects.create()
@@ -181,25 +152,8 @@ class TestClaiming:
         with pytest.raises(GuardRejected, match="'ready'"):
             Claim.take(Video, video.pk, ONCE, token)
 
-    def test_a_claim_that_was_not_made_writes_nothing(self):
-        video = Video.objects.create(status="processing")
-        claim = Claim(Video, video.pk, GUARD, new_token())
-        assert not claim.taken
-        for write in (lambda: claim.update(progress=1), claim.finish, claim.fail, claim.give_back):
-            with pytest.raises(StaleClaim):
-                write()
-        assert states(video) == ("processing", 0, 0)
-
 
 class TestWriting:
-    @both
-    def test_an_update_writes_its_values_and_nothing_else(self, model):
-        row = model.objects.create()
-        claim = take(row)
-        claim.update(progress=40, hls_file="a.m3u8")
-        assert states(row)[:2] == ("processing", 40)
-        assert row.hls_file == "a.m3u8"
-
     @both
     @pytest.mark.parametrize(("close", "state"), [("finish", "ready"), ("fail", "failed"), ("give_back", "processing")])
     def test_the_closing_writes(self, model, close, state):
@@ -214,12 +168,6 @@ class TestWriting:
             row = model.objects.create()
             getattr(take(row, guard), close)()
             assert states(row)[:2] == ("processing", 0)
-
-    @both
-    def test_values_may_be_expressions(self, model):
-        row = model.objects.create(progress=3)
-        take(row).update(progress=F("progress") + 4)
-        assert states(row)[:2] == ("processing", 7)
 
     @both
     def test_the_state_may_be_moved_on_before_the_end(self, model):
@@ -240,17 +188,6 @@ class TestWriting:
             claim.update(progress=0, status="processing")
         claim.give_back()
         assert states(row)[:2] == ("processing", 0)
-
-    def test_nothing_to_write_is_no_query(self, django_assert_num_queries):
-        claim = take(Video.objects.create())
-        with django_assert_num_queries(0):
-            claim.update()
-
-    def test_one_write_is_one_query(self, django_assert_num_queries):
-        claim = take(Video.objects.create())
-        for write in (lambda: claim.update(progress=1), claim.finish):
-            with django_assert_num_queries(1):
-                write()
 
     def test_the_claims_own_columns_are_not_for_writing(self):
         claim = take(Video.objects.create())
@@ -337,21 +274,6 @@ class TestOvertaken:
         with pytest.raises(StaleClaim):
             claim.update(progress=1)
 
-    def test_a_receiver_that_fails_hides_nothing(self, caplog):
-        video = Video.objects.create()
-        stale, _ = take(video), take(video)
-
-        def receiver(**details):
-            raise RuntimeError("the receiver's own trouble")
-
-        claim_stale.connect(receiver)
-        try:
-            with pytest.raises(StaleClaim):
-                stale.finish()
-        finally:
-            claim_stale.disconnect(receiver)
-        assert "the receiver's own trouble" in caplog.text
-
     def test_without_the_columns_it_is_refused_only_once_the_successor_has_finished(self):
         """The weakness that W003 warns of."""
         row = PlainVideo.objects.create()
@@ -392,12 +314,6 @@ class TestSave:
             video.refresh_from_db()
             assert (video.lock_token, video.lock_epoch) == expected
 
-    def test_to_a_migration_they_are_columns_like_any_other(self):
-        for name, path in (("lock_token", "models.CharField"), ("lock_epoch", "models.BigIntegerField")):
-            field = Video._meta.get_field(name)
-            assert field.deconstruct()[1] == f"django.db.{path}"
-            assert MigrationWriter.serialize(field)[0].startswith(f"{path}(")
-
 
 class TestTransaction:
     def test_yields_the_row_and_commits_what_is_written_in_it(self):
@@ -410,14 +326,6 @@ class TestTransaction:
             claim.update(progress=50)
         assert states(video) == ("processing", 50, 1)
         assert Note.objects.count() == 1
-
-    def test_an_overtaken_claim_does_not_even_enter(self):
-        video = Video.objects.create()
-        stale = take(video)
-        take(video)
-        with pytest.raises(StaleClaim), stale.transaction():
-            Note.objects.create(video=video, text="never")
-        assert Note.objects.count() == 0
 
     @both
     def test_an_error_inside_undoes_all_of_it_and_the_claim_goes_on(self, model):

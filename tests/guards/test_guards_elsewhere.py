@@ -18,6 +18,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 SETTINGS = """
 from tests.settings import *
 
@@ -205,7 +207,6 @@ def worker(project: Project) -> Iterator[Callable[[], str]]:
         process.communicate()
 
 
-@pytest.mark.slow
 def test_a_release_fences_whatever_the_web_process_has_imported(project, worker):
     for kind, first in (("app", 1), ("no app", 4)):
         answer = project.run(WEB, str(first), WEB=kind)

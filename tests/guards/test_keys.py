@@ -16,7 +16,7 @@ from django_tasklock import Claim, TaskLockError, current_claim, current_lock, m
 from django_tasklock.backends import get_backend
 from django_tasklock.guards.keys import check_key
 from django_tasklock.operations import Actor, RowRef, get_lock, list_locks, release_lock
-from tests.support.guards import ONCE, held, held_by_another, new_token, no_guards
+from tests.support.guards import ONCE, held, new_token, no_guards
 from tests.support.once_app import once_app
 from tests.support.public import in_store
 from tests.support.stores import stores
@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 UID = UUID("6f1c35a0-95a2-4d3f-8f0a-0b6c8c1c1d2e")
 
 
-@pytest.fixture(params=stores("memory", "redis"), autouse=True)
+@pytest.fixture(params=stores("memory"), autouse=True)
 def store(request: pytest.FixtureRequest, settings: Any) -> Any:
     """The store in force, empty; no guard is registered."""
     no_guards()
@@ -41,7 +41,6 @@ class Text(str):
     __slots__ = ()
 
 
-@pytest.mark.parametrize("store", stores("memory"), indirect=True)
 class TestSpelling:
     @pytest.mark.parametrize(
         ("model", "lookup", "value", "key"),
@@ -137,24 +136,6 @@ def test_the_row_of_a_token_is_worked_on_and_not_the_one_whose_number_it_looks_l
     ]
     assert by_token("7")["state"] is None  # type: ignore[call-overload]  # there is none any more
     del seven, eight
-
-
-def test_all_functions_that_process_rows_of_a_model_exclude_each_other_by_default() -> None:
-    track = Track.objects.create()
-
-    @model_lock(Track, guard=ONCE)
-    def encode(self: Any, pk: int, quality: int = 0) -> None:
-        """Never runs."""
-
-    @model_lock("testapp.Track", guard=ONCE)
-    def publish(pk: int) -> None:
-        """Never runs."""
-
-    with held_by_another(f"testapp.track:{track.pk}"):
-        assert encode(None, track.pk)["reason"] == publish(track.pk)["reason"] == "already_processing"  # type: ignore[index, func-returns-value]
-    with once_app() as app:
-        task = app.task(lambda track, quality: None, model="testapp.Track", guard=ONCE)
-        assert task.lock_name(7, quality=1) == task.lock.name(track=7) == "testapp.track:7"
 
 
 def test_operators_find_the_row_of_a_lock_by_its_key() -> None:

@@ -6,16 +6,15 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLockError, current_claim, current_lock
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, current_claim, current_lock
 from django_tasklock.checks.guards import check_guards
 from django_tasklock.decorators.locks import model_lock
 from django_tasklock.operations import Actor, get_lock, release_lock
-from django_tasklock.operations.sweep import guards
-from tests.support.guards import ONCE, new_token, no_guards
+from tests.support.guards import new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
 from tests.support.sweeping import swept, tally_of
-from tests.testapp.models import PlainVideo, Report, Track, Video
+from tests.testapp.models import PlainVideo, Report, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -73,13 +72,6 @@ def test_a_later_claim_takes_the_row_and_the_earlier_one_can_change_nothing(repo
     assert now(report) == ("", False, 2)
 
 
-def test_only_what_is_excluded_is_refused(report: Report) -> None:
-    guard = StateGuard(exclude={"result": "final"})
-    Claim.take(Report, report.pk, guard, new_token()).update(result="final")
-    with pytest.raises(GuardRejected, match="is excluded from being claimed$"):
-        Claim.take(Report, report.pk, guard, new_token())
-
-
 def test_an_operator_releases_the_lock_and_takes_the_row_from_its_holder(report: Report) -> None:
     seen: list[Any] = []
 
@@ -101,10 +93,7 @@ def test_an_operator_releases_the_lock_and_takes_the_row_from_its_holder(report:
     assert now(report) == ("begun", False, 2)
 
 
-@pytest.mark.parametrize("indexed", [True, False])
-def test_a_sweep_finds_what_is_claimed_by_its_token(report: Report, indexed: bool, monkeypatch: Any) -> None:
-    if not indexed:
-        monkeypatch.setattr(guards, "indexed", lambda model: set())
+def test_a_sweep_finds_what_is_claimed_by_its_token(report: Report) -> None:
     GUARD.register(Report, write.lock)  # type: ignore[attr-defined]
     Report.objects.create()  # nobody has claimed it
     stale = Claim.take(Report, report.pk, GUARD, new_token())
@@ -115,16 +104,6 @@ def test_a_sweep_finds_what_is_claimed_by_its_token(report: Report, indexed: boo
     with pytest.raises(StaleClaim):
         stale.update(result="stale")
     assert tally_of(swept()) == {}
-
-
-def test_a_sweep_tells_its_rows_from_those_of_a_guard_with_states() -> None:
-    track = Track.objects.create()
-    for guard in (GUARD, ONCE):
-        model_lock(Track, "work:{pk}", guard=guard)(lambda pk: None)
-    Claim.take(Track, track.pk, GUARD, new_token())
-    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
-    track.refresh_from_db()
-    assert (track.status, track.lock_token) == ("uploading", "")
 
 
 @pytest.mark.parametrize("option", ["field", "done", "failed", "retry"])

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from django_tasklock import Claim, StaleClaim, current_claim, model_lock
+from django_tasklock import Claim, StaleClaim
 from django_tasklock.operations import Actor, release_lock
 from django_tasklock.signals import state_changed
 from tests.support.guards import GUARD, ONCE, elsewhere, heard, new_token, no_guards, reply_is_lost
@@ -73,19 +73,6 @@ class TestColumnsThatSaveSets:
         row.refresh_from_db()
         assert (row.updated_at, row.version) == (LONG_AGO, 8)
 
-    def test_the_sweep_moves_them(self, model):
-        guarded_function(model, guard=ONCE)
-        row = aged(claimed(model))
-        swept()
-        assert moved(row)
-        assert row.status == "uploading"
-
-    def test_a_release_by_force_moves_them(self, model):
-        row = aged(locked(model))
-        release(row)
-        assert moved(row)
-        assert row.status == "uploading"
-
 
 class TestSignal:
     """``state_changed``: one for each committed write of a state."""
@@ -127,21 +114,6 @@ class TestSignal:
             assert [(one["pk"], one["old_state"], one["new_state"], one["epoch"], one["why"]) for one in told] == [
                 (row.pk, "processing", "uploading", epoch, why)
             ]
-
-    def test_a_body_whose_row_may_be_claimed_in_several_states(self):
-        video = Video.objects.create(status="transcoding")
-
-        @model_lock(Video, "video:{pk}", guard=GUARD)
-        def work(pk):
-            current_claim().update(progress=1)
-
-        with heard(state_changed) as told:
-            work(video.pk)
-            assert work(video.pk)["reason"] == "invalid_state"
-        assert [(one["old_state"], one["new_state"], one["why"]) for one in told] == [
-            ("transcoding", "processing", "claimed"),
-            ("processing", "ready", "done"),
-        ]
 
     def test_it_is_sent_after_the_commit_and_not_after_a_rollback(self):
         video = Video.objects.create()

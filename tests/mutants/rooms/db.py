@@ -27,9 +27,16 @@ FAULTS = [
     Fault(
         "db/reconnect.py",
         "the closing write is not waited for",
+        "            ends = ends or now + patience",
+        "            ends = ends or now",
+        "tests/db/test_dropped.py::TestTwoHours",
+    ),
+    Fault(
+        "db/reconnect.py",
+        "a closing write gives up as soon as a claim does, whose row another transaction has locked",
         "            patient = patience > 0 and (now < ends or attempts < LEAST_ATTEMPTS)",
         "            patient = False",
-        "tests/db/test_dropped.py::TestTwoHours",
+        "tests/guards/test_row_locks.py::TestTheEnd",
     ),
     Fault(
         "db/reconnect.py",
