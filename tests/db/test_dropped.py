@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 import time
 
 import pytest
-from asgiref.sync import sync_to_async
 from django.db import DatabaseError, OperationalError, connection, connections, transaction
 from django.db.models import (
-    BooleanField,
     Case,
-    Exists,
-    ExpressionWrapper,
     F,
     Func,
     OuterRef,
@@ -23,8 +18,7 @@ from django.db.models import (
     When,
 )
 from django.db.models.expressions import RawSQL
-from django.db.models.functions import Coalesce, Greatest, Now, Random
-from django.db.models.lookups import GreaterThan
+from django.db.models.functions import Now
 
 from django_tasklock import Claim, Released, StaleClaim, TaskLock, current_claim, model_lock, release_connections
 from django_tasklock.db import reconnect as dropped
@@ -130,26 +124,10 @@ class TestTwoHours:
         assert states(video) == ("ready", 0, 1)
         assert notes() == ["ready"]
 
-    def test_also_that_of_a_failure(self):
-        video = Video.objects.create()
-        lost = answer_lost("UPDATE")
-
-        def fails(claim):
-            lost.__enter__()
-            raise ValueError("codec")
-
-        try:
-            with pytest.raises(ValueError, match="codec") as caught:
-                body_that(fails)(video.pk)
-        finally:
-            lost.__exit__(None, None, None)
-        assert not hasattr(caught.value, "__notes__")
-        assert notes() == ["failed"]
-
     def test_also_if_the_database_is_away_for_a_while(self, caplog):
         """A restart, or a failover: connections are refused for some seconds."""
         video = Video.objects.create()
-        away = unreachable(6)
+        away = unreachable(4)
         hang_up = database_hangs_up()
 
         def hours(claim):
@@ -162,7 +140,7 @@ class TestTwoHours:
         finally:
             away.__exit__(None, None, None)
             hang_up.__exit__(None, None, None)
-        assert len(refused[0]) == 6
+        assert len(refused[0]) == 4
         assert states(video)[0] == "ready"
         assert notes() == ["ready"]
         assert caplog.text.count("the database closed the connection") == 1
@@ -199,18 +177,6 @@ class TestTwoHours:
         assert states(video)[0] == "ready"
         assert notes() == ["ready"]
 
-    def test_a_claim_out_of_such_a_pool(self):
-        """It is not waited for, so the dead ones are passed over at once."""
-        needs_pool()
-        video = Video.objects.create()
-        with pooled(min_size=4, max_size=4) as pool:
-            Note.objects.count()
-            release_connections()
-            pool.wait(30)
-            assert elsewhere(kill_the_pools) >= 4
-            take(video).finish()
-        assert states(video)[0] == "ready"
-
     def test_a_lock_in_the_database_out_of_such_a_pool(self, settings):
         needs_pool()
         settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
@@ -225,27 +191,6 @@ class TestTwoHours:
                     assert lock.release() is Released.RELEASED
                 else:
                     assert lock.acquire()
-
-    def test_also_of_a_coroutine(self):
-        video = Video.objects.create()
-        hung_up = []
-
-        def hang_up():
-            hung_up.append(database_hangs_up())
-            hung_up[-1].__enter__()
-
-        @model_lock(Video, "dropped:{pk}", guard=ONCE, pk="pk")
-        async def work(pk):
-            await Note.objects.acount()
-            await sync_to_async(hang_up)()
-
-        async def main():
-            await work(video.pk)
-            await sync_to_async(hung_up[0].__exit__)(None, None, None)
-
-        asyncio.run(main())
-        assert states(video)[0] == "ready"
-        assert notes() == ["ready"]
 
     def test_not_if_the_row_was_taken_meanwhile(self):
         video = Video.objects.create()
@@ -263,28 +208,10 @@ class TestWhatMayNotBeSentTwice:
         twice = {"a": 1, "b": "x", "c": Now(), "d": Value(3)}
         assert dropped.repeatable(twice)
         others = Subquery(Video.objects.filter(pk=OuterRef("pk")).values("progress"))
-        expressions = (F("n"), F("n") + 1, Greatest(F("n"), 3), RawSQL("n + 1", ()), others)
-        conditions = (
-            Case(When(progress=0, then=1), default=2),
-            Case(When(Q(progress=0) | Q(status="x"), then=Value(1)), default=Value(2)),
-            Case(When(GreaterThan(Value(3), F("n")), then=Value(1))),
-            Q(progress=0),
-            ExpressionWrapper(Q(progress=0), output_field=BooleanField()),
-            Exists(Video.objects.filter(progress=0)),
-        )
-        # Whatever a function does: it may be nextval(), or its template may name a column.
-        functions = (Func(function="nextval"), Func(template="progress + 1"), Random(), Coalesce(Value(1), "n"))
-        for value in (*expressions, *conditions, *functions):
+        condition = Case(When(progress=0, then=1), default=2)  # 0 becomes 1; sent again, it would become 2
+        function = Func(function="nextval")  # whatever it does
+        for value in (F("n") + 1, RawSQL("n + 1", ()), others, condition, Q(progress=0), function):
             assert not dropped.repeatable({**twice, "e": value}), value
-            assert not dropped.repeatable({"e": ExpressionWrapper(value, output_field=BooleanField())}), value
-
-    def test_a_condition_on_the_row_is_not_evaluated_twice(self):
-        """0 becomes 1; sent again, what is no longer 0 would become 2."""
-        video = Video.objects.create()
-        claim = take(video)
-        with answer_lost("UPDATE"), pytest.raises(OperationalError):
-            claim.update(progress=Case(When(progress=0, then=1), default=2))
-        assert states(video) == ("processing", 1, 1)
 
     def test_it_is_sent_on_a_connection_that_was_looked_at(self, caplog):
         video = Video.objects.create()

@@ -77,40 +77,6 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 thread.join()
 """
 
-TWO_AT_ONCE = """
-def fork():
-    if (child := os.fork()) == 0:
-        os._exit(0)
-    os.waitpid(child, 0)
-
-def keeps_others_from_forking():
-    over.wait()
-    with forks.no_fork():
-        free.set()
-
-free, over = threading.Event(), threading.Event()
-threading.Thread(target=keeps_others_from_forking, daemon=True).start()  # now: the others' identity is not its own
-forks.MAX_WAIT = 0.05
-both = [threading.Thread(target=fork) for _ in range(2)]
-sleeping, sleep = set(), time.sleep
-
-def slept(seconds):
-    "Both wait for the thread: one of them has not waited for the other to the end."
-    sleeping.add(threading.get_ident())
-    if len(sleeping) == 2:
-        go_on.set()
-    sleep(seconds)
-
-time.sleep = slept
-for one in both:
-    one.start()
-for one in both:
-    one.join()
-thread.join()
-over.set()
-assert free.wait(20)
-"""
-
 GRANDCHILD = """
 import signal
 
@@ -146,8 +112,11 @@ def run_code(code: str, path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("code", "left"),
-    [(A_USERS, 1000), (OUR_THREAD + OURS, 1001), (OUR_THREAD + GRANDCHILD, 1000), (OUR_THREAD + TWO_AT_ONCE, 1000)],
-    ids=["a user's thread", "ours", "a child that forks", "two threads that fork"],
+    [
+        pytest.param(A_USERS, 1000, id="a user's thread"),
+        pytest.param(OUR_THREAD + OURS, 1001, id="ours"),
+        pytest.param(OUR_THREAD + GRANDCHILD, 1000, id="a child that forks", marks=pytest.mark.slow),
+    ],
 )
 def test_fork(tmp_path: Path, code: str, left: int) -> None:
     """Closed by the child it would be rolled back, with what the parent writes after that on top of it."""
@@ -202,6 +171,8 @@ outer()
 """
 
 
-@pytest.mark.parametrize("fork", ["os.fork()", "fork_in_c()"], ids=["Python's", "as uWSGI's"])
+@pytest.mark.parametrize(
+    "fork", ["os.fork()", pytest.param("fork_in_c()", marks=pytest.mark.slow)], ids=["Python's", "as uWSGI's"]
+)
 def test_bodies_in_a_child_of_a_body_close_what_they_open(tmp_path: Path, fork: str) -> None:
     run_code(IN_A_BODY.replace("FORK", fork), tmp_path / "db.sqlite3")

@@ -35,7 +35,7 @@ from tests.testapp.models import Video
 pytest_plugins = ["tests.support.redis_fixtures"]
 
 
-@pytest.fixture(params=stores("memory", "redis"))
+@pytest.fixture(params=stores("memory"))
 def store(request: Any, settings: Any) -> Iterator[str]:
     """The name of the store in force, empty."""
     yield from in_store(request.param, settings)

@@ -33,10 +33,10 @@ FAULTS = [
     ),
     Fault(
         "decorators/call.py",
-        "a forked child releases the lock of its parent",
-        "        if not self.lease.inherited:\n            self.caller.release(self.lease, error)",
-        "        self.caller.release(self.lease, error)",
-        "tests/decorators/test_model_lock.py::TestEndings",
+        "a call that lost its lock before its body fails its row",
+        " or (isinstance(error, LockLost) and not self.caller.call.begun)",
+        "",
+        "tests/decorators/test_before_the_body.py",
     ),
     Fault(
         "decorators/call.py",
