@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import asdict
 from datetime import timedelta
 from decimal import Decimal
 
@@ -39,25 +38,16 @@ class TestMilliseconds:
         "value",
         [
             0,
-            0.0,
             -1,
-            -0.5,
             0.0001,
             timedelta(0),
-            timedelta(seconds=-1),
             float("nan"),
             float("inf"),
-            float("-inf"),
-            10**12,
             10**400,
-            timedelta.max,
             True,
-            False,
             "5",
-            b"5",
             None,
             Decimal(5),
-            [5],
         ],
         ids=lambda value: f"{value!s:.20}",
     )
@@ -73,7 +63,6 @@ class TestProblems:
         [
             {},
             {"TIMEOUT": 7200, "LEASE": 30},
-            {"TIMEOUT": None, "LEASE": 30},
             {"TIMEOUT": timedelta(hours=2), "LEASE": timedelta(hours=2)},
             {"BACKEND": None, "LOCATION": "redis://localhost/0", "KEY_PREFIX": "site:locks:"},
             {"ON_CONFLICT": "wait", "ON_UNAVAILABLE": "raise"},
@@ -86,35 +75,21 @@ class TestProblems:
         ("given", "what", "hint"),
         [
             ([("TIMEOUT", 1)], "must be a dict, not list", "TASKLOCK = {...}"),
-            (None, "must be a dict, not NoneType", "TASKLOCK = {...}"),
             ({"TIMOUT": 5}, "no setting 'TIMOUT'", "'TIMEOUT'"),
-            ({"timeout": 5}, "no setting 'timeout'", "'TIMEOUT'"),
-            ({"PREFIX": "x:"}, "no setting 'PREFIX'", "'KEY_PREFIX'"),
-            ({"ON_CONFLIKT": "skip"}, "no setting 'ON_CONFLIKT'", "'ON_CONFLICT'"),
             ({"zzz": 1}, "no setting 'zzz'", "Known: BACKEND, LOCATION"),
-            ({5: 1}, "no setting 5", "Known: "),
             ({"TIMEOUT": 0}, "positive number of seconds or a timedelta, not 0", "3600"),
-            ({"TIMEOUT": "5"}, "positive number of seconds or a timedelta, not '5'", "3600"),
             ({"LEASE": None}, "positive number of seconds or a timedelta, not None", "60"),
-            ({"LEASE": float("nan")}, "positive number of seconds or a timedelta, not nan", "60"),
-            ({"LEASE": -1}, "positive number of seconds or a timedelta, not -1", "60"),
-            ({"LEASE": True}, "positive number of seconds or a timedelta, not True", "60"),
             ({"LEASE": 20, "TIMEOUT": 10}, "TASKLOCK['LEASE'] (20) is longer than TASKLOCK['TIMEOUT'] (10)", "shorter"),
             (
                 {"ON_CONFLICT": "ignore"},
                 "one of 'skip', 'raise', 'wait', 'retry', 'reject', 'queue', 'coalesce', not 'ignore'",
                 "'skip'",
             ),
-            ({"ON_CONFLICT": ["skip"]}, "'queue', 'coalesce', not ['skip']", "'skip'"),
             ({"ON_UNAVAILABLE": "wait"}, "one of 'run', 'raise', 'skip', not 'wait'", "'run'"),
             ({"LOCATION": ""}, "non-empty text, not ''", "'default'"),
-            ({"LOCATION": None}, "non-empty text, not None", "'default'"),
             ({"BACKEND": 5}, "non-empty text, not 5", "None"),
             ({"KEY_PREFIX": "locks"}, "end with a colon, or be a function", "'task_lock:'"),
-            ({"KEY_PREFIX": "a.b c"}, "or its dotted path, not 'a.b c'", "'task_lock:'"),
-            ({"KEY_PREFIX": "a\n:"}, "printable", "'task_lock:'"),
             ({"KEY_PREFIX": "my app:"}, "without blanks", "'task_lock:'"),
-            ({"KEY_PREFIX": "app\u3000locks:"}, "without blanks", "'task_lock:'"),
             ({"KEY_PREFIX": "x" * 50 + ":"}, "at most 50", "'task_lock:'"),
         ],
     )
@@ -134,20 +109,6 @@ class TestGetSettings:
         del settings.TASKLOCK
         assert get_settings() == Settings()
 
-    def test_defaults_are_those_of_the_documentation(self):
-        assert Settings() == Settings(
-            BACKEND=None,
-            LOCATION="default",
-            KEY_PREFIX="task_lock:",
-            TIMEOUT=3600,
-            LEASE=60,
-            ON_CONFLICT="skip",
-            ON_UNAVAILABLE="run",
-        )
-
-    def test_defaults_have_no_problem_themselves(self):
-        assert problems(asdict(Settings())) == []
-
     def test_read_once_and_again_after_a_change(self):
         with override_settings(TASKLOCK={"TIMEOUT": 100}):
             first = get_settings()
@@ -155,23 +116,11 @@ class TestGetSettings:
             assert get_settings() is first
         assert get_settings().TIMEOUT == 3600
 
-    def test_another_setting_changes_nothing(self):
-        before = get_settings()
-        with override_settings(DEBUG=True):
-            assert get_settings() is before
-
     def test_never_written_back(self, settings):
         given = {"TIMEOUT": 100}
         settings.TASKLOCK = given
         get_settings()
         assert given == {"TIMEOUT": 100}
-
-    def test_names_every_finding(self, settings):
-        settings.TASKLOCK = {"TIMOUT": 5, "LEASE": 0}
-        with pytest.raises(ImproperlyConfigured) as caught:
-            get_settings()
-        assert "Did you mean 'TIMEOUT'?" in str(caught.value)
-        assert "TASKLOCK['LEASE']" in str(caught.value)
 
     def test_a_wrong_setting_is_not_remembered(self, settings):
         settings.TASKLOCK = {"TIMEOUT": 0}

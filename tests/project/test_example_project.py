@@ -131,27 +131,6 @@ answer(
 
 
 @pytest.mark.slow
-def test_a_locked_video_is_skipped_and_the_helpers_agree(run: Run) -> None:
-    found = run("""
-video = Video.objects.create(title="Somebody else's", upload=str(sample))
-taken = locks.acquire_video_lock(video.pk), locks.acquire_video_lock(video.pk), locks.is_video_locked(video.pk)
-result = tasks.process_video.apply(kwargs={"video_id": video.pk}).get()
-page = client.post("/videos/1/process/", follow=True).content.decode()
-given = locks.release_video_lock(video.pk), locks.is_video_locked(video.pk), locks.release_video_lock(video.pk)
-video.refresh_from_db()
-answer(taken=taken, result=result, page="is being processed already" in page, given=given, status=video.status,
-       skips=list(video.skips.values_list("reason", flat=True)), key=locks.get_video_lock_key(1))
-""")
-    assert found["key"] == "video_processing_lock:1"
-    assert found["taken"] == [True, False, True]
-    assert found["result"]["reason"] == "already_processing"
-    assert found["page"] is True
-    assert found["given"] == [True, False, False]
-    assert found["status"] == "uploading"
-    assert found["skips"] == ["already_processing"]
-
-
-@pytest.mark.slow
 def test_a_worker_that_was_overtaken_publishes_nothing(run: Run) -> None:
     found = run("""
 from django.db.models import F
@@ -208,27 +187,6 @@ said = "cannot be reached" in pressed.content.decode()
 answer(pressed=said, uploaded=uploaded.status_code, videos=Video.objects.count())
 """)
     assert found == {"pressed": True, "uploaded": 302, "videos": 2}
-
-
-@pytest.mark.slow
-def test_the_check_of_a_stream_sees_what_is_missing(run: Run) -> None:
-    found = run("""
-from demokit import streams
-upload(sample)
-master = Path(settings.MEDIA_ROOT) / Video.objects.get().hls_file
-too_short = streams.faults(master, 5.0)
-segment = master.parent / "480p" / "0000.ts"
-segment.write_bytes(b"noise" * 1000)
-broken = streams.faults(master, 1.0)
-segment.unlink()
-missing = streams.faults(master, 1.0)
-master.write_text(master.read_text().replace("480p/index.m3u8", ""))
-answer(too_short=too_short, broken=broken, missing=missing, one_less=streams.faults(master, 1.0))
-""")
-    assert len(found["too_short"]) == 2
-    assert "cannot be played" in found["broken"][0]
-    assert "is not whole: ['0000.ts']" in found["missing"][0]
-    assert "not 2" in found["one_less"][0]
 
 
 @pytest.mark.slow

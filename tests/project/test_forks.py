@@ -26,27 +26,6 @@ def test_every_module_that_has_something_to_do_is_in_it() -> None:
         assert importlib.import_module(name).after_fork.__doc__
 
 
-def test_what_django_starts_registers_and_nothing_else() -> None:
-    """Seen from a process that has done no more than ``django.setup()``, as a worker's."""
-    code = """
-        import os
-        registered = []
-        os.register_at_fork = lambda **how: registered.extend(how.values())
-        def ours():
-            modules = {one.__module__ or "" for one in registered}
-            return sorted(name for name in modules if name.startswith("django_tasklock"))
-        import django_tasklock
-        import django_tasklock.backends.memory
-        assert ours() == [], ours()
-        import django
-        django.setup()
-        assert ours() == ["django_tasklock.apps", "django_tasklock.process"], ours()
-        import celery
-        assert ours() == ["django_tasklock.apps", "django_tasklock.process"], ours()
-    """
-    script(dedent(code), DJANGO_SETTINGS_MODULE="tests.settings")
-
-
 def test_a_child_counts_for_itself_and_holds_nothing() -> None:
     code = """
         import logging, os

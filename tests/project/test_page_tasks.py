@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from django_tasklock.celery import count_parked
 from tests.support.celery_site import page_tasks
 from tests.support.celery_site.journal import most_at_once
@@ -26,11 +24,6 @@ def started(site: Any, task: str) -> list[dict[str, Any]]:
     return [event.more["arguments"] for event in site.events("start", key=task)]
 
 
-def test_there_are_five():
-    assert len(USES) == 5
-
-
-@pytest.mark.quick
 def test_1_the_second_is_rejected(celery_site):
     worker = celery_site.worker(concurrency=2)
     use(1)
@@ -57,7 +50,6 @@ def test_2_the_caller_waits_or_tries_again(celery_site):
     assert [run["day"] for run in started(celery_site, "send_report")].count("2026-01-01") == 2
 
 
-@pytest.mark.quick
 def test_3_all_run_in_order(celery_site):
     celery_site.worker(concurrency=4)
     use(3)

@@ -7,9 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from django_tasklock import pytest_plugin
 from tests.support.kit_project import SETTINGS, run_pytest, write
-from tests.support.public import script
 
 TESTS = """
 import pytest
@@ -110,6 +108,7 @@ def test_a_project_without_django_does_not_notice_it(tmp_path: Path) -> None:
     assert "1 passed" in said
 
 
+@pytest.mark.slow
 def test_who_asks_for_locks_without_settings_is_told_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text("def test(tasklock): pass\n")
     said = run_pytest(tmp_path, "-p", "no:django", settings=None, code=1)
@@ -123,23 +122,3 @@ def test_without_pytest_django(project: Path) -> None:
     without = re.sub(r"def test_settings_.*?\n\n", "", TESTS, flags=re.DOTALL)
     (project / "shop" / "test_shop.py").write_text(without)
     assert "23 passed" in run_pytest(project, "-W", "error", "-p", "no:django")
-
-
-@pytest.mark.slow
-def test_left_out(project: Path) -> None:
-    said = run_pytest(project, "-p", "no:tasklock", "-k", "each_begins", code=1)
-    assert "fixture 'tasklock' not found" in said
-
-
-def test_importing_it_brings_nothing_but_pytest() -> None:
-    said = script(
-        "import sys, django_tasklock.pytest_plugin\n"
-        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'django', 'celery', 'redis'}))"
-    )
-    assert said == "[]\n"
-    assert set(pytest_plugin.STORES) == {"memory", "settings"}
-
-
-def test_the_kit_brings_no_pytest() -> None:
-    said = script("import sys, django_tasklock.testing\nprint('pytest' in sys.modules, 'celery' in sys.modules)")
-    assert said == "False False\n"

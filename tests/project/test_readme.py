@@ -32,6 +32,7 @@ def commands() -> list[str]:
     return [line.strip() for line in re.findall(r"python (manage\.py [^&\n]*)", code)]
 
 
+@pytest.mark.slow
 def test_a_new_project(project: Project) -> None:
     for command in commands():
         project.run(*command.split())
@@ -55,10 +56,6 @@ def test_a_new_project(project: Project) -> None:
     assert "skipped: lock 'video_processing_lock:" in said, "the line that the README promises"
 
 
-def test_it_has_all_that_is_needed() -> None:
-    assert commands() == ["manage.py makemigrations videos", "manage.py migrate", "manage.py check"]
-
-
 def test_both_languages_have_the_same_code() -> None:
     """But for comments."""
     english, chinese = (
@@ -68,7 +65,7 @@ def test_both_languages_have_the_same_code() -> None:
     assert code_of(README, language="console")[1:] == code_of(ROOT / "README.zh-Hans.md", language="console")[1:]
 
 
-@pytest.mark.parametrize("page", ["README.md", "README.zh-Hans.md", "docs/tutorial.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_a_worker_prints_each_of_our_lines_once(page: str) -> None:
     """Celery's own handler is the root logger's; ours is that of the ``LOGGING`` in the page."""
     (settings,) = re.findall(r"^LOGGING = \{.*?^\}", (ROOT / page).read_text("utf-8"), re.DOTALL | re.MULTILINE)

@@ -25,6 +25,7 @@ def test_every_block_of_the_page_is_a_file_of_the_project() -> None:
     assert page.count("```python") == len(FILES)
 
 
+@pytest.mark.slow
 def test_the_page_is_true(project: Path) -> None:
     said = run_pytest(project, "-W", "error")
     assert re.search(r"\d+ passed", said)
