@@ -31,7 +31,6 @@ from django_tasklock.celery import OnceTask
 from django_tasklock.db.connections import Scope
 from django_tasklock.db.pools import figures
 from django_tasklock.db.threads import run_to_end
-from django_tasklock.locks.heartbeat import report_in_thread
 from tests.support.database_pool import checked_out, needs_pool, pooled
 from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
 from tests.support.stores import eventually
@@ -64,12 +63,6 @@ class TestReleaseConnections:
         assert release_connections() == 1
         assert not is_open()
         assert release_connections() == 0
-
-    def test_only_those_that_are_named(self):
-        Video.objects.count()
-        assert release_connections("another") == 0
-        assert is_open()
-        assert release_connections("default") == 1
 
     def test_an_open_transaction_is_left_alone(self):
         with transaction.atomic():
@@ -287,13 +280,6 @@ class TestBodies:
             connection.close()
             assert figures("default").checked_out == 0
 
-    def test_who_listens_to_a_lost_lock_may_ask_the_database(self):
-        done = threading.Event()
-        connection.close()
-        report_in_thread([lambda: Video.objects.count(), done.set])
-        assert done.wait(10)
-        eventually(lambda: figures("default").checked_out == 0)
-
 
 @contextmanager
 def connects():
@@ -333,20 +319,6 @@ class TestHowOften:
         assert len(made) == times
         assert states(video) == ("ready", 40, 10)
 
-    @AGES
-    def test_ten_calls_with_a_lock_in_the_database(self, settings, monkeypatch, age, times):
-        settings.TASKLOCK = DATABASE
-        monkeypatch.setitem(connection.settings_dict, "CONN_MAX_AGE", age)
-
-        @task_lock("connections")
-        def work():
-            return is_open()
-
-        connection.close()
-        with connects() as made:
-            assert all(work() for _ in range(10))
-        assert len(made) == times
-
     @pytest.mark.parametrize(
         ("options", "held", "times"),
         [
@@ -370,18 +342,6 @@ class TestHowOften:
             assert work(video.pk) is held
         assert len(made) == times
         assert not is_open()
-
-    def test_out_of_a_pool_it_is_given_back_for_the_body(self):
-        """That costs nothing, and somebody else may be waiting for one."""
-        needs_pool()
-        video = Video.objects.create()
-
-        @model_lock(Video, "connections:{pk}", guard=AGAIN)
-        def work(pk):
-            return is_open()
-
-        with pooled(max_size=1):
-            assert not work(video.pk)
 
 
 class TestCoroutines:
@@ -481,30 +441,6 @@ class TestCoroutines:
         assert "left database connections open in threads of its own (default)" in caplog.text
         left[0].inc_thread_sharing()
         left[0].close()
-
-    def test_the_closing_write_of_a_loop_that_ends(self):
-        """``asyncio.run`` cancels everything that is left, also what only waits for its thread."""
-        video = Video.objects.create()
-
-        @model_lock(Video, "connections:{pk}", guard=AGAIN, pk="pk")
-        async def work(pk, begun):
-            begun.set()
-            await asyncio.sleep(60)
-
-        async def main():
-            begun, slow = asyncio.Event(), threading.Event()
-            left = asyncio.ensure_future(work(video.pk, begun))
-            await begun.wait()
-            threading.Timer(0.3, slow.set).start()
-            busy = asyncio.ensure_future(sync_to_async(slow.wait)(30))  # before our closing write in the queue
-            left.cancel()
-            await asyncio.sleep(0.05)
-            return busy, asyncio.get_running_loop()
-
-        _, loop = asyncio.run(main())
-        assert not asyncio.all_tasks(loop)
-        video.refresh_from_db()
-        assert (video.lock_token, video.status) == ("", "processing")
 
     def test_no_task_is_left_behind(self):
         """The garbage collector would end it, in any thread at any time. That has crashed Python 3.11: it sets context

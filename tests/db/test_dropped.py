@@ -20,7 +20,7 @@ from django.db.models import (
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
-from django_tasklock import Claim, Released, StaleClaim, TaskLock, current_claim, model_lock, release_connections
+from django_tasklock import Claim, StaleClaim, TaskLock, current_claim, model_lock, release_connections
 from django_tasklock.db import reconnect as dropped
 from django_tasklock.signals import claim_stale
 from tests.support.database_pool import checked_out, needs_pool, pooled
@@ -177,21 +177,6 @@ class TestTwoHours:
         assert states(video)[0] == "ready"
         assert notes() == ["ready"]
 
-    def test_a_lock_in_the_database_out_of_such_a_pool(self, settings):
-        needs_pool()
-        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-        lock = TaskLock("dropped", on_unavailable="raise")
-        with pooled(min_size=4, max_size=4) as pool:
-            for _ in range(2):
-                Note.objects.count()
-                release_connections()
-                pool.wait(30)
-                assert elsewhere(kill_the_pools) >= 4
-                if lock.taken:
-                    assert lock.release() is Released.RELEASED
-                else:
-                    assert lock.acquire()
-
     def test_not_if_the_row_was_taken_meanwhile(self):
         video = Video.objects.create()
         stale = take(video)
@@ -241,20 +226,6 @@ class TestWhatMayNotBeSentTwice:
         with unreachable(3):
             claim.update(progress=F("progress") + 1)
         assert states(video) == ("processing", 1, 1)
-
-    def test_through_a_pooler(self):
-        only("postgresql")
-        video = Video.objects.create()
-        claim = take(video)
-        with Pooler() as pooler:
-            Note.objects.count()
-            pooler.drop_all()
-            claim.update(progress=F("progress") + 1)
-            pooler.lose_after = b"UPDATE "
-            with pytest.raises(OperationalError):
-                claim.update(progress=F("progress") + 1)
-            assert pooler.lost == 1
-        assert states(video) == ("processing", 2, 1)
 
 
 class TestServersThatDrop:

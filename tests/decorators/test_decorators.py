@@ -31,7 +31,6 @@ from django_tasklock.backends.memory import reset
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.signals import lock_conflict, lock_released, store_unavailable
 from django_tasklock.types import Released
-from tests.support.current import here
 from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, states
 from tests.support.stores import eventually
 from tests.testapp.models import Video
@@ -101,16 +100,6 @@ class TestTaskLock:
             work()
         assert caught.value is error
         assert not held("a")
-
-    def test_positions_and_keywords_make_one_name(self, busy):
-        busy("report:monday")
-        for call in (
-            lambda: report("monday"),
-            lambda: report(day="monday"),
-            lambda: report(pages=4, day="monday"),
-        ):
-            assert call()["reason"] == "already_processing"
-        assert report("tuesday")["held"]
 
     def test_defaults_count(self, busy):
         @task_lock("convert:{video}:{quality}")
@@ -319,15 +308,6 @@ class TestConflicts:
         work(3)
         assert depths == [(3, True), (2, True), (1, True), (0, True)]
         assert not held("a")
-
-    def test_nested_calls_of_different_names(self):
-        @task_lock("x:{n}")
-        def work(n):
-            deeper = work(n - 1) if n else []
-            return [current_lock().name, *deeper]
-
-        assert work(2) == ["x:2", "x:1", "x:0"]
-        assert here(current_lock) is None
 
 
 class TestUnavailable:
@@ -579,12 +559,6 @@ class TestWhatIsRefused:
         assert ran == ["begun"] * started
         assert not held("a")
 
-    def test_a_turn_is_for_the_beginning_of_a_task(self):
-        async def call():
-            return await rate_limited("a", "10/s")(lambda: asyncio.create_task(asyncio.sleep(0, "called")))()
-
-        assert asyncio.run(call()) == "called"
-
     @pytest.mark.parametrize("started", [False, True])
     def test_a_future_of_a_pool(self, started):
         """Its body runs in another thread, or process: by then the lock is another's. It is cancelled if it can be."""
@@ -664,19 +638,6 @@ class TestCoroutines:
         assert inspect.iscoroutinefunction(work)
         assert async_to_sync(work)(7) == (7, True)
         assert not held("a:7")
-
-    def test_of_many_at_once_one_runs(self):
-        @task_lock("a")
-        async def work():
-            await asyncio.sleep(0.01)
-            return "ran"
-
-        async def many():
-            return await asyncio.gather(*(work() for _ in range(8)))
-
-        results = async_to_sync(many)()
-        assert results.count("ran") == 1
-        assert all(result["reason"] == "already_processing" for result in results if result != "ran")
 
     def test_or_one_after_the_other(self):
         inside = []

@@ -214,15 +214,6 @@ class TestHangUps:
         assert [(record.levelname, record.name) for record in caplog.records] == [("WARNING", "django_tasklock")]
         assert "the database closed the connection, trying again" in caplog.text
 
-    @both
-    def test_before_a_fenced_transaction(self, model):
-        row = model.objects.create()
-        claim = take(row)
-        claim.update(progress=1)
-        with database_hangs_up(), claim.transaction():
-            claim.update(progress=2)
-        assert states(row)[:2] == ("processing", 2)
-
     def test_in_a_transaction_of_the_bodys_it_fails_as_a_whole_and_is_not_stale(self):
         video = Video.objects.create()
         claim = take(video)

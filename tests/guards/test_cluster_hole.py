@@ -13,13 +13,11 @@ from pathlib import Path
 import pytest
 from redis.exceptions import RedisError
 
-from django_tasklock import LockLost, StaleClaim
 from django_tasklock.types import Released
 from tests.support.cluster import Node, clustered
 from tests.support.cluster_acts import SLOT, key_of
 from tests.support.guarded_campaign import settled
-from tests.support.guards import states
-from tests.support.holes import CLAIM, patiently
+from tests.support.holes import claims, row_judges
 from tests.support.stores import eventually
 from tests.support.workers import Crew
 from tests.testapp.models import Video
@@ -44,27 +42,11 @@ def test_two_hold_the_lock_one_finishes_and_the_other_is_told(crew: Crew, tmp_pa
         replica = cluster.replicas[cluster.primaries.index(victim)]
         os.kill(replica.pid, signal.SIGSTOP)
         victim.client.execute_command("CLIENT", "KILL", "TYPE", "slave")
-        a.do(CLAIM.format(name=name, pk=video.pk))
-        a.do("claim.update(progress=10)")
-        fence = a.do("lock.fence")
+        claims(a, name, video)
         victim.kill()
         os.kill(replica.pid, signal.SIGCONT)
         eventually(lambda: serves(replica), 60)
         assert replica.client.get(key_of(name)) is None
-        patiently(b, CLAIM.format(name=name, pk=video.pk))
-        assert a.do("lock.held") is b.do("lock.held") is True  # the hole
-        b.do("claim.update(progress=50)")
-        with pytest.raises(StaleClaim, match="newer claim"):
-            a.do("claim.update(progress=99)")
-        with pytest.raises(StaleClaim, match="newer claim"):
-            a.do("claim.finish()")
-        assert states(video) == ("processing", 50, 2)
-        with pytest.raises(LockLost):
-            a.do("lock.ensure_held()")
-        assert a.do("lock.held, lock.lost") == (False, True)
-        b.do("lock.ensure_held()\nclaim.finish()")
-        assert states(video) == ("ready", 50, 2)
-        assert a.do("lock.release()") is Released.NOT_YOURS
+        row_judges(a, b, name, video)
         assert b.do("lock.token").encode() in replica.client.get(key_of(name))
-        assert b.do("lock.fence") > fence
         assert b.do("lock.release()") is Released.RELEASED

@@ -7,7 +7,7 @@ import threading
 from contextlib import suppress
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import connection
 
 from django_tasklock import Claim, GuardRejected, StaleClaim, TaskLock, TaskLockError, model_lock
 from django_tasklock.db import reconnect
@@ -140,45 +140,6 @@ class TestTheEnd:
             locks[0].end()
         assert locks[0].told
         assert states(row)[0] == ("failed" if error else "ready")
-
-
-class TestPatience:
-    """Three attempts, and fifteen seconds after the first refusal, for whatever may pass."""
-
-    @staticmethod
-    def refusal(state):
-        error = OperationalError("refused")
-        error.__cause__ = type("Driver", (Exception,), {"sqlstate": state})()
-        return error
-
-    def run(self, errors, **terms):
-        """Run a step that raises ``errors`` one after another; how often it was run."""
-        left, runs = list(errors), []
-
-        def step(may_have_run):
-            runs.append(may_have_run)
-            if left:
-                raise left.pop(0)
-
-        connection.ensure_connection()
-        reconnect.run_with_retries(connection, step, "a write", **terms)
-        return len(runs)
-
-    @pytest.mark.parametrize("state", ["55P03", "57P01"])
-    def test_three_attempts_even_if_each_takes_longer_than_the_patience(self, state, monkeypatch):
-        monkeypatch.setattr(reconnect, "CONTENDED", 0)
-        assert self.run([self.refusal(state)] * 2, patience=1e-9) == 3
-        with pytest.raises(OperationalError):
-            self.run([self.refusal(state)] * 3, patience=1e-9)
-
-    def test_more_within_it(self, monkeypatch):
-        monkeypatch.setattr(reconnect, "CONTENDED", 0)
-        assert self.run([self.refusal("55P03")] * 3, patience=300) == 4
-
-    def test_a_claim_has_none(self, monkeypatch):
-        monkeypatch.setattr(reconnect, "CONTENDED", 0)
-        with pytest.raises(OperationalError):
-            self.run([self.refusal("55P03")])
 
 
 class TestOperators:

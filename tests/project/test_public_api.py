@@ -106,11 +106,6 @@ class TestNames:
     def test_are_those_of_the_design(self):
         assert set(django_tasklock.__all__) == DESIGNED | ANSWERS
 
-    def test_a_star_import_brings_them_and_nothing_else(self):
-        names: dict[str, object] = {}
-        exec("from django_tasklock import *", names)
-        assert names.keys() - {"__builtins__"} == set(django_tasklock.__all__)
-
     def test_errors_are_a_family(self):
         for name in exceptions.__all__:
             assert issubclass(getattr(exceptions, name), TaskLockError)

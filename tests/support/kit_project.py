@@ -9,6 +9,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+ROOT = Path(__file__).parents[2]
+"""Before what is installed: the package whose tests these are."""
+
 __all__ = ["SETTINGS", "blocks", "run_pytest", "write"]
 
 SETTINGS = """
@@ -46,7 +49,7 @@ def run_pytest(
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", *options],
         cwd=directory,
-        env=known | {"PYTHONPATH": str(directory)} | environment,
+        env=known | {"PYTHONPATH": f"{directory}{os.pathsep}{ROOT}"} | environment,
         capture_output=True,
         text=True,
         check=False,
