@@ -60,6 +60,6 @@ def row_judges(a: Worker, b: Worker, name: str, row: Any) -> float:
     assert a.do("lock.held, lock.lost") == (False, True)
     b.do("lock.ensure_held()\nclaim.finish()")
     assert states(row) == ("ready", 50, 2)
-    assert a.do("lock.release()") is Released.NOT_YOURS
     assert b.do("lock.fence") > a.do("lock.fence")
+    assert a.do("lock.release()") is Released.NOT_YOURS
     return took
