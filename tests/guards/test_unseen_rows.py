@@ -58,6 +58,14 @@ class TestUnknown:
             run(draft, lambda row: current_claim().update(hidden=True))
         assert len(told) == 1
 
+    def test_another_row_that_was_deleted_here_does_not_explain_it(self):
+        def body(row):
+            Video.objects.create().delete()
+            delete_in_another_session(row)
+
+        with pytest.raises(StaleClaim, match="not found"):
+            run(Video.objects.create(), body)
+
 
 class TestKnown:
     """Who deletes the row through the ORM, in this process, meant it: the call ends as its body did."""
