@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from django_tasklock import counts, testing
+from django_tasklock import counts
 from django_tasklock.models import EventCount
 from tests.support.counted import counted, written
 from tests.support.public import PROJECT, forked, in_store
@@ -52,14 +52,6 @@ def test_many_at_once() -> None:
     assert written(KIND) == {"released": 2}
 
 
-def test_what_is_forgotten_takes_no_kind_from_others() -> None:
-    for number in range(counts.MOST_KINDS):
-        counts.count(counts.ACQUIRED, f"kind-{number}")
-    testing.forget()
-    counts.count(counts.ACQUIRED, KIND)
-    assert counted(KIND) == {"acquired": 1}
-
-
 def test_processes_add_to_each_other() -> None:
     code = f"""
 import os
@@ -72,9 +64,9 @@ for number in range(500):
     if not number % 50:
         assert counts.flush()
 """  # what is left is written as the process ends
-    children = [subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT) for _ in range(4)]
-    assert [child.wait(120) for child in children] == [0] * 4
-    assert written(KIND) == written("a") == {"released": 2000}
+    children = [subprocess.Popen([sys.executable, "-c", code], cwd=PROJECT) for _ in range(2)]
+    assert [child.wait(120) for child in children] == [0] * 2
+    assert written(KIND) == written("a") == {"released": 1000}
 
 
 def test_a_forked_child_writes_its_own() -> None:

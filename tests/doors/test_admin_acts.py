@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from django.contrib.admin.models import LogEntry
 from django.contrib.messages import get_messages
 from django.db import connections
 from django.test import Client
@@ -16,11 +16,9 @@ from django_tasklock import StateGuard, current_claim, model_lock, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable, StaleClaim, TaskLockError
 from django_tasklock.guards.guard import registered
-from django_tasklock.operations import Outcome, Result, acts
-from tests.support.admin_pages import LIST, acts_on, page_of, words
+from django_tasklock.operations import Result, acts
+from tests.support.admin_pages import LIST, acts_on, page_of
 from tests.support.guards import elsewhere, only_guards
-from tests.support.public import raw_redis
-from tests.support.sweeping import dead_holder
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -49,26 +47,19 @@ def test_release_names_the_holder_then_releases(operator: Client, take) -> None:
     assert get_backend().get("a") is None
 
 
-def test_a_holder_that_has_ended_is_not_said_to_go_on(operator: Client, take) -> None:
-    """Neither does the page advise to ask it, nor warn of its writes."""
-    take("a", **json.loads(dead_holder()))
-    take("b")
-    ended, unknown = (words(operator.get(page_of(name, "release")).text) for name in "ab")
-    assert "whose process has ended." in ended
-    assert "goes on running" not in ended
-    assert "it is safer to ask it" not in ended
-    assert "which goes on running." in unknown
-    assert "it is safer to ask it" in unknown
-
-
-def test_a_reason_is_asked_for(operator: Client, take) -> None:
-    """Without one nothing happens, and the page says what is missing; what was chosen is kept."""
-    known = take("a")
-    answer = acts_on(operator, "a", fingerprint=known, reason="  ")
-    assert answer.status_code == 200
+def test_an_act_is_in_both_trails_with_who_and_why(operator: Client, take) -> None:
+    """And the LogEntry's link leads to the lock's page."""
+    answer = acts_on(operator, "a", fingerprint=take("a"), reason="  ")
     assert 'class="errorlist"' in answer.text
-    assert hidden(answer, "fingerprint") == known
-    assert get_backend().get("a") is not None
+    assert acts("a") == []
+    acts_on(operator, "a", fingerprint=hidden(answer, "fingerprint"), reason="worker-1 was unplugged")
+    [act] = acts("a")
+    assert (act.actor, act.action, act.reason) == ("operator", "release", "worker-1 was unplugged")
+    [entry] = LogEntry.objects.all()
+    assert (entry.user.username, entry.get_admin_url()) == ("operator", page_of("a"))
+    assert "worker-1 was unplugged" in entry.get_change_message()
+    page = operator.get(page_of("a")).text
+    assert "worker-1 was unplugged" in page, "the history of the name is on its page, free or not"
 
 
 def test_it_changed_hands_between_looking_and_releasing(operator: Client, take) -> None:
@@ -85,17 +76,6 @@ def test_it_changed_hands_between_looking_and_releasing(operator: Client, take) 
     answer = operator.post(page_of("a", "ask"), {"fingerprint": shown})
     assert "changed hands" in said(answer)[-1][1]
     assert not get_backend().get("a").asked
-
-
-def test_a_lock_with_a_foreign_value_cannot_be_asked_for(operator: Client) -> None:
-    """A value that was put there by other means has no holder of ours."""
-    with raw_redis() as client:
-        client.set("task_lock:a", "worker-3")
-    answer = operator.post(page_of("a", "ask"), {"fingerprint": ""})
-    [(level, text)] = said(answer)
-    assert level == "error"
-    assert "its holder cannot be asked" in text
-    assert get_backend().get("a") is not None
 
 
 @pytest.mark.parametrize("data", [{}, {"fingerprint": ""}, {"fingerprint": "0" * 12}])
@@ -223,7 +203,9 @@ def test_requests_in_transactions(operator: Client, locks: None) -> None:
 def test_several_with_one_confirmation(operator: Client, take) -> None:
     """Ticked, confirmed once, released; one that changed hands is left alone, and both is said."""
     picks = [f"{take(name, name)} {name}" for name in ("a", "b", "c:1/x")]
-    page = operator.post(f"{LIST}release/", {"lock": picks, "q": "x", "from": "0", "reason": 'no "confirm" with it'})
+    more = [*picks, "000000000000 d", "junk", f"x {'y' * 300}"]
+    page = operator.post(f"{LIST}release/", {"lock": more, "q": "x", "from": "0", "reason": 'no "confirm" with it'})
+    assert "changed hands or were given back" in page.text
     assert page.status_code == 200
     assert re.findall(r'name="lock" value="([^"]*)"', page.text) == picks
     assert page.text.count("worker-1:42") == 3
@@ -240,29 +222,6 @@ def test_several_with_one_confirmation(operator: Client, take) -> None:
     assert get_backend().get("b").token == "newer"
     assert get_backend().get("a") is None
     assert acts("c:1/x")[0].reason == "deploy"
-
-
-def test_the_confirmation_leaves_out_what_changed_hands(operator: Client, take) -> None:
-    """It names them, apart."""
-    page = operator.post(f"{LIST}release/", {"lock": [f"{take('a')} a", "000000000000 b", "junk", f"x {'y' * 300}"]})
-    assert len(re.findall(r'name="lock"', page.text)) == 1
-    assert "changed hands or were given back" in page.text
-
-
-def test_nothing_ticked(operator: Client, locks: None) -> None:
-    """Back to the list, with a sentence."""
-    answer = operator.post(f"{LIST}release/", {"o": "left"})
-    assert answer["Location"] == f"{LIST}?o=left"
-    assert said(answer) == [("warning", "No lock was selected.")]
-
-
-def test_several_without_a_reason(operator: Client, take) -> None:
-    """Asked for again, with all that was ticked."""
-    answer = operator.post(f"{LIST}release/", {"lock": f"{take('a')} a", "confirm": "yes"})
-    assert answer.status_code == 200
-    assert 'class="errorlist"' in answer.text
-    assert 'name="lock"' in answer.text
-    assert get_backend().get("a") is not None
 
 
 def test_the_store_goes_down_in_the_middle(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -287,19 +246,6 @@ def test_the_way_back_leads_nowhere_else(operator: Client, take) -> None:
     """Whatever the form carries, the answer leads to our own list."""
     data = {"lock": f"{take('a')} a", "confirm": "yes", "reason": "x", "next": "//evil.example", "q": "//evil.example"}
     assert operator.post(f"{LIST}release/", data)["Location"].startswith(f"{LIST}?q=%2F%2Fevil")
-
-
-def test_the_lock_goes_while_the_row_is_fenced(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not "nothing was done": the row was taken."""
-    known = take("a")
-
-    def overtaken(name: str, **options: Any) -> Result:
-        return Result(name, Outcome.CHANGED_HANDS, None, True)
-
-    monkeypatch.setattr(operations, "release_lock", overtaken)
-    [(level, text)] = said(acts_on(operator, "a", fingerprint=known))
-    assert level == "warning"
-    assert "was taken from the old holder" in text
 
 
 def test_what_operations_refuse_is_said(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""The audit trail in the admin: who may see it, what narrows it, and what a file of it has."""
+"""The audit trail in the admin: what narrows it, and what a file of it has."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from django_tasklock import TaskLock, TaskLockError, operations
+from django_tasklock import TaskLock, operations
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import AuditEntry
-from django_tasklock.operations.trail import ActQuery, list_acts
 from django_tasklock.operations.values import Actor
 from tests.support.admin_pages import Reader, page_of, table
 
@@ -52,25 +51,6 @@ def download(client: Client, **query: Any) -> list[list[str]]:
     return list(csv.reader(io.StringIO(b"".join(answer.streaming_content).decode())))
 
 
-@pytest.mark.parametrize("kind", ["anonymous", "nobody", "staff", "operator", "auditor", "root"])
-def test_who_may_look(visitor: Any, kind: str) -> None:
-    """Looking at locks is another permission; nobody changes anything, by whatever method."""
-    made = entry(1)
-    client = visitor(kind)
-    login, may = kind in ("anonymous", "nobody"), kind in ("auditor", "root")
-    for url in (LIST, f"{LIST}{made.pk}/change/"):
-        assert client.get(url).status_code == (302 if login else 200 if may else 403), url
-        for method in ("post", "put", "patch", "delete"):
-            getattr(client, method)(url, {"actor": "else", "_save": "Save"} if method == "post" else None)
-    for url in (f"{LIST}add/", f"{LIST}{made.pk}/delete/"):
-        assert client.get(url).status_code == (302 if login else 403), url
-        assert client.post(url, {"post": "yes"}).status_code == (302 if login else 403), url
-    answer = client.post(LIST, {"action": "as_csv", "_selected_action": made.pk, "index": "0"})
-    assert answer.get("Content-Type", "").startswith("text/csv") is may
-    [still] = AuditEntry.objects.all()
-    assert still.actor == "user1"
-
-
 def test_every_filter_narrows(auditor: Client) -> None:
     """Who, what, when, name; a whole name first, then a part of one."""
     entry(1, days=3)
@@ -98,13 +78,13 @@ def test_pages_follow_each_other(auditor: Client, django_assert_max_num_queries:
     """Each entry once, also those that are equally old."""
     now = timezone.now()
     AuditEntry.objects.bulk_create(
-        AuditEntry(at=now, actor="a", action="release", key="", name=f"n{number}") for number in range(250)
+        AuditEntry(at=now, actor="a", action="release", key="", name=f"n{number}") for number in range(210)
     )
     seen: list[str] = []
     for page in (1, 2, 3):
         with django_assert_max_num_queries(10):
             seen += shown(auditor, p=page)
-    assert seen == [f"n{number}" for number in reversed(range(250))]
+    assert seen == [f"n{number}" for number in reversed(range(210))]
 
 
 def test_a_file(auditor: Client, django_assert_max_num_queries: Any) -> None:
@@ -112,7 +92,7 @@ def test_a_file(auditor: Client, django_assert_max_num_queries: Any) -> None:
     now = timezone.now()
     AuditEntry.objects.bulk_create(
         AuditEntry(at=now, actor="a", action="release", key="", name=f"n{number}", reason="=HYPERLINK(1)")
-        for number in range(2500)
+        for number in range(1100)
     )
     entry(1, reason='says "no",\nand more', actor="编辑")
     with django_assert_max_num_queries(10):
@@ -120,7 +100,7 @@ def test_a_file(auditor: Client, django_assert_max_num_queries: Any) -> None:
     assert rows[0] == ["at", "actor", "action", "name", "reason", "outcome"]
     assert rows[1][1:] == ["编辑", "release", "video:1", 'says "no",\nand more', "done"]
     assert datetime.fromisoformat(rows[1][0]).tzinfo is not None
-    assert len(rows) == 2502
+    assert len(rows) == 1102
     assert rows[2][4] == "'=HYPERLINK(1)"
     assert [row[3] for row in download(auditor, q="video:1")] == ["name", "video:1"], "what is filtered"
 
@@ -142,16 +122,3 @@ def test_names_lead_to_their_pages_for_those_who_may_see_them(visitor: Any) -> N
     text = visitor("auditor").get(LIST).text
     assert page_of("video:1") not in text
     assert "/ratelimit/" not in text
-
-
-def test_times_are_to_the_second_and_acts_in_words(auditor: Client) -> None:
-    made = entry(1, action="reset_limit")
-    [line] = table(auditor.get(LIST).text)
-    assert line["when"] == f"{timezone.localtime(made.at):%Y-%m-%d %H:%M:%S}"
-    assert line["did"] == "reset it"
-
-
-def test_the_operation_refuses_pages_that_cannot_be() -> None:
-    for limit in (0, 1001):
-        with pytest.raises(TaskLockError):
-            list_acts(ActQuery(), limit=limit)

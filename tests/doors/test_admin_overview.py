@@ -1,8 +1,9 @@
-"""The overview in the admin: how things stand, what is drawn of the last day, and who may see it."""
+"""The overview in the admin: how things stand, and what is drawn of the last day, in a plot that can be read, too."""
 
 from __future__ import annotations
 
 import time
+import xml.etree.ElementTree as ET
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from django.test import Client
 from django.utils import timezone
 
 from django_tasklock import operations
-from django_tasklock.admin.locks.overview import format_seconds, make_chart
+from django_tasklock.admin.locks.overview import make_chart
+from django_tasklock.admin.plots import HEIGHT, WIDTH, BarChart, Series, round_up
 from django_tasklock.counts import Count
 from django_tasklock.models import EventCount
 from tests.support.admin_pages import LIST, Reader, words
@@ -35,18 +37,6 @@ def count(ago: int, **events: int) -> None:
         )
 
 
-@pytest.mark.parametrize("kind", ["anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root"])
-def test_who_may_look(visitor: Any, kind: str) -> None:
-    client = visitor(kind)
-    login, may = kind in ("anonymous", "nobody"), kind in ("viewer", "operator", "root")
-    for method in ("get", "post", "put", "delete"):
-        refused = 405 if method != "get" else 200
-        assert getattr(client, method)(PAGE).status_code == (302 if login else refused if may else 403), method
-    if not login and kind != "staff":
-        text = client.get("/admin/tasklock/").text if may else ""
-        assert (f'href="{PAGE}"' in text) is may
-
-
 def test_what_was_counted_is_drawn(operator: Client) -> None:
     """Hour by hour, with a table beside the plot; hours without anything are there, too."""
     count(0, acquired=12, waited=3, conflict__skip=4, conflict__timeout=2, lost=1, forced=5, released=10)
@@ -55,6 +45,7 @@ def test_what_was_counted_is_drawn(operator: Client) -> None:
     page = operator.get(PAGE)
     at_once, waited, busy = page.context["plot"].series
     assert len(at_once.values) == 24
+    assert "None in this period." not in words(page.text)
     assert (at_once.values[-1], waited.values[-1], busy.values[-1]) == (12, 3, 6)
     assert (at_once.values[-4], waited.values[-4], busy.values[-4]) == (7, 0, 0)
     assert sum(at_once.values) == 19
@@ -74,10 +65,6 @@ def test_hours_are_where_the_reader_is(settings: Any) -> None:
         chart = make_chart({hour: [Count("acquired", "", 0, 5, 0)]})
     assert chart.labels[-1].endswith(":30")
     assert list(chart.series[0].values) == [0] * 23 + [5]
-
-
-def test_nothing_was_counted(operator: Client) -> None:
-    assert "None in this period." in words(operator.get(PAGE).text)
 
 
 def test_without_the_table_of_counts(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,8 +96,74 @@ def test_the_store_is_down(operator: Client, settings: Any) -> None:
     assert str(port) not in answer.text
 
 
-@pytest.mark.parametrize(
-    ("value", "text"), [(0, "0 ms"), (0.0254, "25 ms"), (1, "1.0 s"), (9.99, "10.0 s"), (90, "1 min 30 s")]
-)
-def test_times_are_written_as_exactly_as_they_are_known(value: float, text: str) -> None:
-    assert format_seconds(value) == text
+# The plot
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def drawn(bars: BarChart) -> ET.Element:
+    """The drawing, which must be XML."""
+    return ET.fromstring(bars.svg)
+
+
+def boxes(bars: BarChart, number: int) -> list[tuple[float, float, float]]:
+    """Left edge, upper edge and height of the parts of one series."""
+    found = drawn(bars).iter("rect")
+    return [
+        (float(one.get("x", 0)), float(one.get("y", 0)), float(one.get("height", 0)))
+        for one in found
+        if one.get("class") == f"tasklock-bar-{number}"
+    ]
+
+
+def test_bars_stand_on_each_other() -> None:
+    """In their room, from the bottom up, in proportion; nothing where there is nothing."""
+    bars = BarChart("Locks", ["a", "b", "c", "d"], [Series("one", [1, 0, 4, 10]), Series("two", [1, 0, 4, 0])])
+    assert (bars.top, bars.top_label, bars.middle_label) == (10, "10", "5")
+    room = WIDTH / 4
+    first, second = boxes(bars, 1), boxes(bars, 2)
+    assert first == [
+        (room * 0 + room * 0.075, 90, 10),
+        (room * 2 + room * 0.075, 60, 40),
+        (room * 3 + room * 0.075, 0, HEIGHT),
+    ]
+    assert second == [(room * 0.075, 80, 10), (room * 2 + room * 0.075, 20, 40)]
+
+
+def test_everything_that_is_drawn_is_said() -> None:
+    """To those who point at it, to those who hear it, and as a table."""
+    bars = BarChart(
+        "Locks", ["09:00", "10:00"], [Series("at once", [3, 0]), Series("after a wait", [1, 2])], "{:.0f}".format
+    )
+    root = drawn(bars)
+    assert (root.get("role"), root.get("aria-label")) == ("img", "Locks")
+    assert [one.text for one in root.iter("title")] == [
+        "09:00: at once 3, after a wait 1",
+        "10:00: at once 0, after a wait 2",
+    ]
+    assert bars.rows == [("09:00", ["3", "1"]), ("10:00", ["0", "2"])]
+
+
+def test_nothing_is_empty_and_no_error() -> None:
+    bars = BarChart("Locks", ["a", "b"], [Series("one", [0, 0])])
+    assert bars.empty
+    assert boxes(bars, 1) == []
+    assert bars.top == 1
+    assert BarChart("Locks", [], [Series("one", [])]).empty
+    assert drawn(BarChart("Locks", [], [Series("one", [])])) is not None
+    assert not BarChart("Locks", ["a"], [Series("one", [0.001])]).empty
+
+
+def test_what_others_wrote_is_data() -> None:
+    """Kinds of locks come from elsewhere."""
+    bars = BarChart("<script>'\"&", ["<b>"], [Series("]]></svg><script>", [1])])
+    assert "<script>" not in bars.svg
+    assert drawn(bars).get("aria-label") == "<script>'\"&"
+    assert Reader(bars.svg).refused() == []
+
+
+def test_whatever_it_is_no_bar_is_higher_than_the_room() -> None:
+    for number in range(1, 5000, 7):
+        value = number * 0.37
+        assert value <= round_up(value) <= value * 1.51
+    assert round_up(float("inf")) == round_up(float("nan")) == 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import threading
 import time
 from html import unescape
 from typing import Any
@@ -22,7 +21,7 @@ from django_tasklock.models import ParkedMessage
 from django_tasklock.operations import Actor
 from tests.support.admin_pages import LIST, Reader, page_of, token_of, words
 from tests.support.redis_server import free_port
-from tests.support.stores import an_ask, eventually
+from tests.support.stores import an_ask
 from tests.support.sweeping import dead_holder
 from tests.testapp.models import Video
 
@@ -102,20 +101,6 @@ def test_dead_holders_are_a_tab_with_their_number(operator: Client, take) -> Non
     )
 
 
-def test_search_and_filters(operator: Client, take) -> None:
-    """By a part of the name, literally; by the whole name of the task; by whether somebody waits."""
-    take("video:1")
-    take("video:2", task="videos.other")
-    take("100%_[*]", task="x")
-    assert set(listed(operator, "?q=video")) == {"video:1", "video:2"}
-    assert listed(operator, "?q=%25_%5B*") == ["100%_[*]"]
-    assert listed(operator, "?q=.*") == []
-    assert listed(operator, "?task=videos.other") == ["video:2"]
-    assert listed(operator, "?task=videos.othe") == []
-    assert listed(operator, "?waiting=1") == []
-    assert "No lock matches." in words(operator.get(f"{LIST}?waiting=1").text)
-
-
 def test_order(operator: Client, take) -> None:
     """The longest held come first; both columns sort both ways, and say so to screen readers."""
     for name, hold in (("a", 3_000_000), ("b", 1_000_000), ("c", 2_000_000)):
@@ -153,39 +138,35 @@ def test_pages(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(listed(operator, "?q=lock&from=3")) == 3, "a search goes on where it was"
 
 
-@pytest.mark.parametrize(
-    "query", ["from=-1", "from=x", "from=" + "9" * 400, "from=²", "o=x", "state=x", "q=%00", "p=1"]
-)
-def test_nonsense_in_the_address(operator: Client, take, query: str) -> None:
-    """It is left out; nobody gets an error for it."""
-    take("a")
-    assert operator.get(f"{LIST}?{query}").status_code == 200
-
-
-def test_the_list_and_the_page_of_a_lock_refresh_themselves_and_no_others(visitor: Any, take) -> None:
-    """By the part that says so, each within something that says how often."""
-    take("a")
-    client = visitor("root")
-    for url, live in ((LIST, 1), (page_of("a"), 1), (page_of("a", "release"), 0), (f"{LIST}overview/", 0)):
-        text = client.get(url).text
-        assert (text.count("data-tasklock-live"), text.count('data-tasklock-refresh="5"')) == (live, live), url
-
-
-def test_nothing_is_locked(operator: Client, locks) -> None:
-    """A sentence, not an empty table."""
-    text = operator.get(LIST).text
-    assert "Nothing is locked right now." in text
-    assert "<table" not in re.sub(r"<nav.*?</nav>", "", text, flags=re.DOTALL).split('id="content"')[1]
+def test_search_and_filters(operator: Client, take) -> None:
+    """By a part of the name, literally; by the whole name of the task; by whether somebody waits."""
+    take("video:1")
+    take("video:2", task="videos.other")
+    take("100%_[*]", task="x")
+    assert set(listed(operator, "?q=video")) == {"video:1", "video:2"}
+    assert listed(operator, "?q=%25_%5B*") == ["100%_[*]"]
+    assert listed(operator, "?q=.*") == []
+    assert listed(operator, "?task=videos.other") == ["video:2"]
+    assert listed(operator, "?task=videos.othe") == []
+    assert listed(operator, "?waiting=1") == []
+    assert "No lock matches." in words(operator.get(f"{LIST}?waiting=1").text)
 
 
 def test_a_page_of_the_list_costs_the_same_whatever_is_held(
     operator: Client, take, django_assert_max_num_queries: Any
 ) -> None:
     """No query per row."""
-    for number in range(60):
+    for number in range(30):
         take(f"lock:{number}", row=f"testapp.video:{number}")
     with django_assert_max_num_queries(5):
         operator.get(LIST)
+
+
+def test_nonsense_in_the_address(operator: Client, take) -> None:
+    """It is left out; nobody gets an error for it."""
+    take("a")
+    for query in ("from=-1", "from=" + "9" * 400, "from=²", "o=x", "state=x", "q=%00"):
+        assert operator.get(f"{LIST}?{query}").status_code == 200, query
 
 
 # One lock
@@ -208,32 +189,16 @@ def test_everything_known_of_a_lock(operator: Client, take) -> None:
     assert "worker-1:42" in explanation
 
 
-def test_a_free_name_has_a_page(operator: Client, locks) -> None:
-    """What was looked up is said to be free, with its history."""
-    operations.release_lock("x", by=Actor("somebody"))
-    answer = operator.get(page_of("nobody:has/it"))
-    assert answer.status_code == 200
-    text = words(answer.text)
-    assert "nobody:has/it" in text
-    assert "free" in text
-    assert 'id="tasklock-release"' not in answer.text
-
-
 @pytest.mark.parametrize(
     "name",
     [
         "order:1/x",
-        "a b",
         "../../etc",
-        ".",
         "..",
-        "%2e",
         "_2E",
-        "é",
         "视频:1",
         "?q#x",
-        "a\\b",
-        "sweep",
+        "overview",
         MARKUP,
         "a" * 200,
     ],
@@ -252,13 +217,7 @@ def test_names_find_their_page(operator: Client, take, name: str) -> None:
     assert get_backend().get(name) is None
 
 
-def test_a_name_with_the_prefix_is_the_same_lock(operator: Client, take) -> None:
-    """What ``redis-cli`` shows can be typed."""
-    take("6")
-    assert operator.get(f"{LIST}look-up/", {"name": "task_lock:6"})["Location"] == page_of("6")
-
-
-@pytest.mark.parametrize("name", ["", " ", "a" * 300, "a\x00b", "a\nb"])
+@pytest.mark.parametrize("name", ["", "a" * 300, "a\x00b"])
 def test_what_cannot_be_a_name(operator: Client, locks, name: str) -> None:
     """404 by address, a sentence where it was typed."""
     if name.strip():
@@ -410,21 +369,6 @@ def test_the_page_of_a_lock_explains_its_state(operator: Client, take, settings:
     for part in shown:
         assert part in words(page), part
     assert ('id="tasklock-release"' in page) is (case not in ("free", "orphaned"))
-
-
-def test_those_behind_it_are_counted(operator: Client, take) -> None:
-    """A caller that waits in its process, and messages that are parked."""
-    take("a", "t")
-    take("b")
-    park("a")
-    waiter = threading.Thread(target=TaskLock("a", lease=None).acquire, kwargs={"blocking": True})
-    waiter.start()
-    try:
-        eventually(lambda: listed(operator, "?waiting=1") == ["a"])
-        assert "1 waiting, 1 parked" in words(operator.get(LIST).text)
-    finally:
-        get_backend().remove("a", "t")
-        waiter.join(30)
 
 
 def test_a_lock_that_outlived_its_code(operator: Client, take) -> None:

@@ -70,14 +70,6 @@ def test_it_is_released_on_all_of_them(lock: TaskLock, operator: Client) -> None
             assert client.get("task_lock:video:42") is None
 
 
-def test_one_store_has_no_instances(db: None, settings: Any) -> None:
-    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-    with TaskLock("video:42"):
-        found = operations.get_lock("video:42").lock
-    assert found is not None
-    assert found.instances == 0
-
-
 def test_a_sweep_goes_over_all_of_them(lock: TaskLock) -> None:
     """What lost its expiry is given one, on each: on a majority, and on one alone, whose clock need not be ahead."""
     servers = [redis.Redis.from_url(server.url) for server in quorum.servers(3)]

@@ -1,4 +1,4 @@
-"""The pages on an admin site of a project's own, on guarded models' pages."""
+"""On an admin site of a project's own nothing leads to another one, and a guarded row's page says who works on it."""
 
 from __future__ import annotations
 
@@ -7,15 +7,12 @@ from typing import Any
 from uuid import UUID
 
 import pytest
-from django.contrib import admin
 from django.contrib.auth.models import Permission, User
 from django.test import Client
 
 from django_tasklock import StateGuard, model_lock
-from django_tasklock.admin import LockAdmin
 from django_tasklock.backends import get_backend
 from django_tasklock.guards import guard as guards
-from django_tasklock.models import Lock
 from tests.support.admin_pages import LIST, words
 from tests.support.admin_sites import VideoAdmin, operators
 from tests.support.redis_server import free_port
@@ -54,11 +51,6 @@ def links(text: str) -> list[str]:
 # A site of one's own
 
 
-def test_the_default_site_has_it_without_being_asked() -> None:
-    """Autodiscovery imports the package."""
-    assert isinstance(admin.site._registry[Lock], LockAdmin)
-
-
 def test_all_links_stay_on_the_site(visitor, take) -> None:
     """Nothing leads from a project's own site to the default one."""
     client = visitor("root")
@@ -75,6 +67,9 @@ def test_all_links_stay_on_the_site(visitor, take) -> None:
     assert answer["Location"] == OURS
     assert get_backend().get("a") is None
     assert client.get(f"{OURS}a/delete/")["Location"] == f"{OURS}a/release/"
+    for model in ("ratelimit/", "parkedmessage/", "auditentry/", "sweepentry/", "lock/overview/"):
+        text = client.get(f"/operators/tasklock/{model}").text
+        assert [link for link in links(text) if link.startswith("/admin/")] == [], model
 
 
 def test_a_row_is_linked_for_those_who_may_see_it(visitor, take) -> None:
@@ -92,7 +87,22 @@ def test_a_row_is_linked_for_those_who_may_see_it(visitor, take) -> None:
         assert link in client.get(url).text
 
 
-@pytest.mark.parametrize("row", ["testapp.video", "nothing.here:1", "junk:1", ":", "testapp.note:1", "testapp.video:"])
+def present() -> str:
+    """The tenant whose code runs here."""
+    return "b"
+
+
+def test_a_row_of_another_tenant_is_not_linked(visitor, take, settings: Any) -> None:
+    """Its key is that of another row here."""
+    settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": f"{__name__}.present"}
+    row = Video.objects.create(status="processing")
+    client, link = visitor("root"), f"/operators/testapp/video/{row.pk}/change/"
+    for name, linked in ((f"a:video:{row.pk}", False), (f"b:video:{row.pk}", True)):
+        take(name, row=f"testapp.video:{row.pk}")
+        assert (link in client.get(f"{OURS}?q={name}").text) is linked, name
+
+
+@pytest.mark.parametrize("row", ["testapp.video", "nothing.here:1", ":", "testapp.note:1"])
 def test_a_row_that_cannot_be_found(visitor, take, row: str) -> None:
     """Its holder may run a newer version of the project, or have written nonsense."""
     take("a", row=row)
@@ -148,40 +158,11 @@ def test_the_panel_is_for_those_who_may_see_locks(visitor) -> None:
     assert panel(client, row) == ""
 
 
-def test_saving_a_page_with_the_panel(visitor, take) -> None:
-    """It is no field; and there is none on the page that adds a row."""
-    client = visitor("root")
-    row = Video.objects.create()
-    data = {"status": "ready", "progress": "3", "hls_file": "x"}
-    assert client.post(f"/operators/testapp/video/{row.pk}/change/", data).status_code == 302
-    row.refresh_from_db()
-    assert row.status == "ready"
-    assert "tasklock-panel" not in client.get("/operators/testapp/video/add/").text
-
-
 def test_the_panel_when_the_store_is_down(visitor, settings: Any) -> None:
     """The row's page is no worse for it."""
     settings.TASKLOCK = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
     row = Video.objects.create()
     assert "cannot be reached" in panel(visitor("root"), row)
-
-
-def test_the_panel_asks_the_store_once(visitor, take, monkeypatch: pytest.MonkeyPatch) -> None:
-    """However often the admin asks for fieldsets."""
-    from django_tasklock import operations
-
-    asked = []
-    get_lock = operations.get_lock
-
-    def counted(name: str) -> Any:
-        asked.append(name)
-        return get_lock(name)
-
-    monkeypatch.setattr(operations, "get_lock", counted)
-    row = Video.objects.create()
-    panel(visitor("root"), row)
-    assert f"panel:{row.pk}" in asked
-    assert len(asked) == len(set(asked)), "once for each lock that goes with this model"
 
 
 def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None) -> None:
@@ -193,6 +174,3 @@ def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None) -> None:
     row = PlainVideo.objects.create()
     [*_, (_, options)] = row_admin.get_fieldsets(request, row)
     assert "depends on more" in str(options["description"])
-
-
-# Another theme

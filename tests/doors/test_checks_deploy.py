@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import io
 import secrets
-import subprocess
-import sys
-import textwrap
 
 import pytest
 import redis
 from django.core.checks import run_checks
-from django.core.management import call_command
 from django.db import connection
 
-from django_tasklock import StateGuard, model_lock, task_lock
+from django_tasklock import StateGuard, task_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.checks import TAG
 from django_tasklock.decorators import locks as decorators
 from django_tasklock.models import LockRow
-from tests.support.guards import GUARD, MEMORY, no_guards
-from tests.support.redis_server import free_port
+from tests.support.guards import MEMORY, no_guards
 from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -86,19 +80,6 @@ class TestRedis:
         assert f"maxmemory-policy {policy}" in message.msg
         assert "maxmemory-policy noeviction" in message.hint
 
-    @pytest.mark.parametrize("kind", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
-    def test_w013_through_an_alias(self, running, redis_server, settings, kind):
-        running.config_set("maxmemory-policy", "allkeys-lfu")
-        settings.CACHES = {**settings.CACHES, "locks": {"BACKEND": kind, "LOCATION": redis_server.url}}
-        settings.TASKLOCK = {"LOCATION": "locks"}
-        found("W013")
-
-    def test_config_is_not_asked(self, user, running):
-        """Managed servers refuse it."""
-        running.config_set("maxmemory-policy", "volatile-lfu")
-        user(*LEAST, "+info", "+ping", "-config")
-        found("W013")
-
     def test_the_least_rights(self, user):
         """Without INFO nobody knows the policy."""
         user(*LEAST)
@@ -119,28 +100,12 @@ class TestRedis:
         assert "Authentication" in message.msg
         assert "sesame" not in message.msg
 
-    def test_e005_a_replica(self, running):
-        running.execute_command("REPLICAOF", "127.0.0.1", free_port())
-        (message,) = found("E005")
-        assert "read only replica" in message.msg
-
-    def test_a_full_memory_does_not_keep_us_from_locking(self, running):
-        running.config_set("maxmemory", 1)
-        found()
-
     def test_w010_an_unreachable_redis(self, redis_server, running):
         redis_server.stop()
         (message,) = found("W010")
         assert not message.is_serious()
         assert f"127.0.0.1:{redis_server.port}" in message.msg
         assert "ON_UNAVAILABLE" in message.hint
-
-    def test_w010_as_manage_py_says_it(self, redis_server, running):
-        redis_server.stop()
-        said = io.StringIO()
-        call_command("check", tags=[TAG], deploy=True, stderr=said)
-        assert "tasklock.W010" in said.getvalue()
-        assert "The store cannot be reached: Redis could not be asked" in said.getvalue()
 
     def test_a_check_without_deploy_makes_no_connection(self, running):
         before = running.info("stats")["total_connections_received"]
@@ -155,9 +120,6 @@ class TestTables:
     def _in_the_database(self, settings):
         settings.TASKLOCK = DATABASE
 
-    def test_nothing_to_say(self):
-        found()
-
     def test_w011_no_migration_has_run(self, monkeypatch):
         monkeypatch.setattr(LockRow._meta, "db_table", "tasklock_nowhere")
         (message,) = found("W011")
@@ -169,40 +131,6 @@ class TestTables:
         monkeypatch.setattr(LockRow._meta.get_field("fence"), "column", "newer")
         (message,) = found("W011")
         assert message.msg == "Missing in the database: column tasklock_lock.newer."
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("arguments", [["check", "--deploy", "--tag=tasklock"], ["locks"]], ids=["check", "locks"])
-    def test_w011_in_a_database_that_routers_name(self, arguments):
-        """There ``migrate`` alone would make nothing, and note that it has."""
-        code = """
-        import sys, django
-        from django.conf import settings
-        from django.core.management import execute_from_command_line
-
-        class Router:
-            def db_for_write(self, model, **hints):
-                return "elsewhere"
-
-        empty = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
-        settings.configure(
-            INSTALLED_APPS=["django_tasklock"],
-            DATABASES={"default": empty, "elsewhere": empty},
-            DATABASE_ROUTERS=[Router()],
-            TASKLOCK={"BACKEND": "django_tasklock.backends.database.DatabaseBackend"},
-        )
-        execute_from_command_line(["manage.py", *sys.argv[1:]])
-        """
-        ran = subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code), *arguments], capture_output=True, text=True, timeout=60
-        )
-        assert "manage.py migrate tasklock --database=elsewhere" in ran.stderr + ran.stdout
-
-    @pytest.mark.redis
-    def test_w011_with_the_locks_in_redis(self, monkeypatch, redis_server, settings):
-        """Parked messages and the audit trail are in the database."""
-        settings.TASKLOCK = {"LOCATION": redis_server.url}
-        monkeypatch.setattr(LockRow._meta, "db_table", "tasklock_nowhere")
-        found("W011")
 
 
 class TestNoDatabase:
@@ -244,37 +172,10 @@ class TestUndecided:
         assert "on_unavailable='raise'" in message.hint
         assert run_checks(tags=[TAG], include_deployment_checks=False)[1:] == []
 
-    def test_w015_is_one_message_however_many_there_are(self):
-        made = [task_lock(f"report:{number}")(lambda: None) for number in range(3)]
-        for number, function in enumerate(made):
-            function.__qualname__ = f"report{number}"
-        more = [
-            task_lock("other")(type(f"Other{number}", (), {"__call__": lambda self: None})()) for number in range(4)
-        ]
-        for number, function in enumerate(more):
-            function.__qualname__ = f"other{number}"
-        _, message = found("W002", "W015")
-        assert message.msg.count(__name__) == 5
-        assert message.msg.endswith(" and 2 more.")
-
     @pytest.mark.parametrize("policy", ["run", "raise", "skip"])
     def test_a_decision_is_a_decision(self, policy, settings):
         @task_lock("report", on_unavailable=policy)
         def report(): ...
-
-        found("W002")
-
-    @pytest.mark.parametrize("policy", ["raise", "skip"])
-    def test_so_is_the_setting(self, policy, settings):
-        @task_lock("report")
-        def report(): ...
-
-        settings.TASKLOCK = {**MEMORY, "ON_UNAVAILABLE": policy}
-        found("W002")
-
-    def test_a_row_judges_by_itself(self):
-        @model_lock(Video, "video:{pk}", guard=GUARD)
-        def process(pk): ...
 
         found("W002")
 

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
-from django.core.cache import caches
 from django.core.checks import run_checks
 
 from django_tasklock.checks import TAG
-from tests.support import environment
 from tests.support.guards import no_guards
-from tests.support.stores import an_ask, granted, make
 
 DJANGO_REDIS, DJANGO = "django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"
 URL = "redis://127.0.0.1:1/3"
@@ -118,12 +113,6 @@ def test_a_cache_elsewhere(checked, cache):
     assert checked(URL, pages=cache) == {}
 
 
-def test_w004_through_a_socket(checked):
-    socket = {"BACKEND": DJANGO_REDIS, "LOCATION": "unix:///run/redis.sock?db=3"}
-    assert "database 3 of /run/redis.sock" in checked("unix:///run/redis.sock?db=3", pages=socket)["W004"].msg
-    assert checked("unix:///run/redis.sock?db=2", pages=socket) == {}
-
-
 def test_w004_through_sentinels(checked):
     mine = sentinel(("one", 1), ("two", 1))
     assert "database 3 of service video" in checked("locks", locks=mine, pages=sentinel(("two", 1)))["W004"].msg
@@ -143,10 +132,6 @@ class TestTheAliasOfTheLocks:
     def test_is_theirs_alone(self, checked):
         assert checked("locks", locks=self.CACHE) == {}
 
-    def test_w004_names_every_cache(self, checked):
-        found = checked("default", default=self.CACHE, pages={"BACKEND": DJANGO, "LOCATION": URL})
-        assert "caches['default'] and caches['pages']" in found["W004"].msg
-
     @pytest.mark.parametrize("options", [{}, {"PASSWORD": "theirs"}, {"CONNECTION_POOL_KWARGS": {"db": 5}}], ids=str)
     def test_w004_of_one_url_with_other_options(self, checked, options):
         """django-redis keeps one pool for each URL, so both aliases lead to the database of whichever comes first."""
@@ -160,18 +145,3 @@ class TestTheAliasOfTheLocks:
         backend = "django_tasklock.backends.cache.CacheBackend"
         assert set(checked("default", backend, default=self.CACHE)) == {"W004"}
         assert checked("locks", backend, locks=self.CACHE) == {}
-
-    def test_nothing_is_said_of_locks_that_are_not_in_redis(self, checked):
-        assert checked("default", "django_tasklock.backends.database.DatabaseBackend", default=self.CACHE) == {}
-
-
-@pytest.mark.redis
-@pytest.mark.parametrize("kind", [DJANGO_REDIS, DJANGO])
-def test_what_w004_warns_of(settings, monkeypatch, kind):
-    monkeypatch.undo()  # this one does go over the network
-    settings.CACHES = {"default": {"BACKEND": kind, "LOCATION": os.environ[environment.REDIS]}}
-    locks = make("redis")
-    granted(locks.acquire(an_ask("cleared:1")))
-    caches["default"].clear()
-    assert locks.get("cleared:1") is None
-    locks.close()

@@ -15,7 +15,6 @@ import pytest
 from django.core.management import CommandError, call_command
 
 from django_tasklock.backends import get_backend
-from django_tasklock.management.commands.sweep_locks import Command
 from django_tasklock.operations import acts
 from django_tasklock.operations.sweep import PAUSE
 from django_tasklock.tasks import sweep_locks as task
@@ -23,7 +22,6 @@ from tests.support.guards import GUARD, ONCE, no_guards
 from tests.support.redis_server import RedisServer
 from tests.support.stores import clear
 from tests.support.sweeping import between_passes, claimed, dead_holder, guarded_function, hold, lapsed
-from tests.testapp.models import PlainVideo
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -107,38 +105,7 @@ def test_json_is_one_document_on_stdout() -> None:
     assert "token" not in out
 
 
-def test_verbosity() -> None:
-    leave()
-    assert run("--dry-run", verbosity=0) == ("", "")
-    quiet, chatty = run("--dry-run")[0], run("--dry-run", verbosity=2)[0]
-    assert "locks without expiry" not in quiet
-    assert "0 locks without expiry: 0 would be given one" in chatty
-    for number in range(30):
-        hold(f"many:{number}", dead_holder_of_all)
-    out, _ = run("--dry-run")
-    assert "... and 12 more" in out
-    assert "... and" not in run("--dry-run", verbosity=2)[0]
-
-
 dead_holder_of_all = dead_holder()
-
-
-def test_prefix_model_and_age() -> None:
-    row = leave()
-    plain = claimed(PlainVideo)
-    guarded_function(PlainVideo, name="plain:{video_id}", guard=ONCE)
-    out, _ = run("--prefix=report:")
-    assert "1 thing was put right" in out
-    out, _ = run("--model", "testapp.Video")
-    assert "1 thing was put right" in out
-    row.refresh_from_db()
-    plain.refresh_from_db()
-    assert (row.status, plain.status) == ("uploading", "processing")
-    hold("young", dead_holder_of_all)
-    out, _ = run("--older-than", "3600")
-    assert "0 things were put right" in out
-    with pytest.raises(CommandError, match="there is no model"):
-        run("--model", "testapp.Nothing")
 
 
 @pytest.mark.parametrize("wrong", ["--older-than=0", "--older-than=x", "--older-than=nan", "--pause=-1"])
@@ -154,10 +121,6 @@ def test_a_store_that_is_down_is_an_error_with_a_status_of_its_own(settings: Any
         call_command("sweep_locks", stdout=out)
     assert failed.value.returncode == 2
     assert out.getvalue() == "", "nothing is half told"
-
-
-def test_the_checks_of_this_package_run_first() -> None:
-    assert Command.requires_system_checks == ["tasklock"]
 
 
 def test_as_a_celery_task(monkeypatch: pytest.MonkeyPatch) -> None:

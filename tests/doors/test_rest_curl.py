@@ -135,7 +135,3 @@ class TestSource000:
         key = ("-H", f"X-API-Key: {KEY}")
         for typed in ("%E8%A7%86%E9%A2%91%2F42%20a", "%E8%A7%86%E9%A2%91/42%20a", "视频/42%20a"):
             assert curl(*key, path=f"{typed}/lock").json()["name"] == "视频/42 a"
-
-    def test_a_key_in_utf_8_on_the_wire(self, curl, rest):
-        rest(API_KEYS={"ключ": "Schlüssel-ключ-密钥"})
-        assert curl("-H", "Authorization: Api-Key Schlüssel-ключ-密钥", path="6/lock").status == 200

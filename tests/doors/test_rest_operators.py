@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-import threading
 from typing import Any
 
 import pytest
 from django.urls import resolve, reverse
 
-from django_tasklock import RateLimiter, TaskLock, operations
+from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations.sweep import stream
-from django_tasklock.operations.values import Actor
 from django_tasklock.types import AcquireRequest
 from tests.support.messages import park
 from tests.support.redis_server import free_port
-from tests.support.rest import OTHER_KEY, PREFIX, Api, Taken, problem
-from tests.support.stores import eventually
+from tests.support.rest import PREFIX, Api, Taken, problem
 from tests.support.sweeping import dead_holder
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -67,14 +63,6 @@ class TestMessages:
         for wrong in ({"limit": 0}, {"limit": 501}, {"after": -1}, {"state": "lost"}):
             problem(by_key.get(at("parked"), wrong), 400, "invalid")
 
-    def test_one(self, by_key: Api, name: str) -> None:
-        task_id = park(1, name)
-        assert by_key.get(at("parked-message", task_id)).json()["task_id"] == task_id
-        for end in ("requeue-parked", "publish-parked", "discard-parked"):
-            problem(by_key.post(at(end, "none")), 404, "unknown_message")
-        problem(by_key.get(at("parked-message", "none")), 404, "unknown_message")
-        assert not AuditEntry.objects.exists()
-
     def test_discard(self, by_key: Api, name: str) -> None:
         task_id = park(1, name)
         body = by_key.post(at("discard-parked", task_id), {"reason": "a bad release"}).json()
@@ -91,24 +79,6 @@ class TestMessages:
         problem(by_key.post(at("discard-parked", task_id), {"reasn": "x"}), 400, "unknown_field")
         assert ParkedMessage.objects.get().state == "parked"
         assert not AuditEntry.objects.exists()
-
-
-class TestWaiters:
-    def test_who_waits(self, by_key: Api, lock_up: Any, name: str) -> None:
-        holder = lock_up(name)
-        nobody = by_key.get(at("waiters", name)).json()
-        assert nobody == {"waiters": [], "total": 0, "known": True}
-        waiter = TaskLock(name, timeout=60)
-        thread = threading.Thread(target=lambda: waiter.acquire(blocking_timeout=60) and waiter.release())
-        thread.start()
-        try:
-            body = eventually(lambda: (found := by_key.get(at("waiters", name)).json())["total"] and found)
-            assert (body["total"], body["waiters"][0]["present"]) == (1, True)
-            assert body["waiters"][0]["waited"] >= 0
-        finally:
-            holder.release()
-            thread.join()
-        problem(by_key.get(at("waiters", "x" * 300)), 400, "invalid_name")
 
 
 class TestPause:
@@ -170,18 +140,6 @@ class TestSweep:
         assert body["age"] is None
         assert "not everything" in body["runs"][0]["problem"]
 
-    def test_what_was_found_in_time_is_put_right(self, rest: Any, name: str, monkeypatch: Any) -> None:
-        """Time is up when the first look is over: what that found is looked at again, and swept."""
-        lock = dead(name)
-        clock = [0.0]
-        monkeypatch.setattr(sys.modules["django_tasklock.operations.sweep.options"], "monotonic", lambda: clock[0])
-        monkeypatch.setattr(stream, "sleep", lambda pause: clock.__setitem__(0, 99.0))
-        report = operations.sweep(prefix=name, by=Actor("me"), longest=10)
-        assert report.swept == 1
-        assert not lock.owned()
-        assert report.looked_at["rows"] == 0
-        assert any("not everything was checked" in why for why in report.left_out)
-
 
 class TestAudit:
     def test_pages_and_filters(self, by_key: Api, name: str) -> None:
@@ -202,15 +160,6 @@ class TestAudit:
         assert by_key.get(at("audit"), {"before": since, "name": name}).json()["acts"][0]["reason"] == "three"
         for wrong in ({"limit": 0}, {"limit": 1001}, {"below": 0}, {"since": "yesterday"}):
             problem(by_key.get(at("audit"), wrong), 400, "invalid")
-
-
-def test_acts_are_throttled(rest: Any, settings: Any, name: str) -> None:
-    client = Api(headers={"x-api-key": OTHER_KEY})  # whom no other test counts
-    rates = {"tasklock_view": None, "tasklock_release": "1/day"}
-    settings.REST_FRAMEWORK = {**settings.REST_FRAMEWORK, "DEFAULT_THROTTLE_RATES": rates}
-    problem(client.post(at("discard-parked", "none")), 404, "unknown_message")
-    problem(client.post(at("sweep")), 429, "throttled")
-    assert client.get(at("parked")).status_code == 200
 
 
 @pytest.mark.parametrize("lock", ["parked", "sweep", "audit", "parked/x/requeue", "sweeps/1"])

@@ -87,9 +87,6 @@ def story(tmp_path: Path, turns: int, dying: int, others: int) -> None:
 
 @pytest.mark.django_db(transaction=True)
 class TestStory:
-    def test_a_short_one(self, store: str, tmp_path: Path) -> None:
-        story(tmp_path, 20, 1, 1)
-
     @pytest.mark.slow
-    def test_a_long_one(self, store: str, tmp_path: Path) -> None:
-        story(tmp_path, 300, 4, 4)
+    def test_what_each_has_written_down(self, store: str, tmp_path: Path) -> None:
+        story(tmp_path, 60, 2, 2)

@@ -8,15 +8,11 @@ from typing import Any
 import pytest
 from django.utils import translation
 
-from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, operations
+from django_tasklock import operations
 from django_tasklock.operations import Actor, Outcome, Result
-from django_tasklock.operations.limits.permits import get_permits
-from django_tasklock.operations.limits.rates import get_limit
-from django_tasklock.operations.limits.values import LimitOutcome, LimitResult
-from django_tasklock.operations.parked.acts import ParkedOutcome, ParkedResult
 from tests.support.guards import ONCE, no_guards
 from tests.support.stores import clear
-from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, swept
+from tests.support.sweeping import claimed, guarded_function, hold
 from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -56,31 +52,6 @@ def test_a_lock_is_one_object_with_its_row() -> None:
     assert token not in json.dumps(document)
 
 
-def test_limits_and_permits() -> None:
-    RateLimiter("api", "10/m").acquire()
-    with ConcurrencyLimiter("transcode", 3):
-        document = plain(get_permits("transcode"))
-        assert (document["used"], document["limit"], len(document["members"])) == (1, 3, 1)
-    limit = plain(get_limit("api").limit)
-    assert (limit["state"], limit["usage"]["windows"][0]["used"]) == ("open", 1)
-
-
-def test_a_sweep_and_its_runs() -> None:
-    hold("report:7", dead_holder())
-    report = plain(swept(by=BY))
-    assert (report["swept"], report["dry_run"]) == (1, False)
-    [run] = operations.sweep_runs()
-    assert plain(run)["actor"] == "somebody"
-
-
-def test_the_audit_trail() -> None:
-    with TaskLock("mine"):
-        operations.release_lock("mine", by=BY, reason="stuck")
-    [act] = operations.acts("mine")
-    assert plain(act).items() >= {"actor": "somebody", "action": "release", "reason": "stuck", "name": "mine"}.items()
-    assert str(act).endswith(" (stuck)")
-
-
 @pytest.mark.parametrize("outcome", Outcome)
 @pytest.mark.parametrize("fenced", [True, False])
 def test_results_say_what_was_done(outcome: Outcome, fenced: bool) -> None:
@@ -92,18 +63,3 @@ def test_results_say_what_was_done(outcome: Outcome, fenced: bool) -> None:
     with translation.override("zh-hans"):
         assert "“a”" in str(result)
         assert "The " not in str(result)
-
-
-@pytest.mark.parametrize("outcome", LimitOutcome)
-def test_results_on_limits_do(outcome: LimitOutcome) -> None:
-    result = LimitResult("api", outcome, share=0.5, seconds=90)
-    assert "api" in str(result)
-    assert str(result).startswith("Nothing was done: ") is not bool(result)
-
-
-@pytest.mark.parametrize("outcome", ParkedOutcome)
-def test_results_on_messages_do(outcome: ParkedOutcome) -> None:
-    result = ParkedResult("id-1", outcome, "it is promoted")
-    assert str(result).startswith("Message id-1")
-    assert (": not done: it is promoted." in str(result)) is not bool(result)
-    assert plain(result) == {"task_id": "id-1", "outcome": outcome.value, "why": "it is promoted"}

@@ -11,7 +11,6 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import Claim, StaleClaim, StateGuard
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import republish as requeue
 from django_tasklock.operations import sweep
@@ -20,7 +19,7 @@ from tests.support import sweeper
 from tests.support.celery_site import sweep_tasks
 from tests.support.celery_site.courier import Courier
 from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, tally_of
-from tests.testapp.models import PlainVideo, Report, Track, Video
+from tests.testapp.models import PlainVideo, Track, Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.sweep_tasks", "tests.support.celery_site.once_tasks"]
@@ -87,35 +86,6 @@ def test_a_row_that_is_known_by_its_public_id_is_claimed_put_back_and_published_
     assert "TaskLockError" in repr(wrong)
 
 
-def test_a_row_without_a_state_is_put_back_by_its_token_and_its_stale_worker_changes_nothing(
-    celery_site, only, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only("swept_report")
-    monkeypatch.setattr(requeue, "SETTLING", 0.5)
-    report = Report.objects.create()
-    stale = Claim.take(Report, report.pk, StateGuard(), "0" * 32)  # its worker is paused
-    swept_rows = swept(requeue=True)
-    assert tally_of(swept_rows) == {"abandoned": (1, 1, 0, 0)}
-    celery_site.worker()
-    result = celery_site.app.AsyncResult(found(swept_rows, "abandoned").published)
-    assert celery_site.outcome(result)[0] == "SUCCESS"
-    with pytest.raises(StaleClaim):
-        stale.update(result="stale")
-    with pytest.raises(StaleClaim):
-        stale.finish()
-    report.refresh_from_db()
-    assert report.result == "swept"
-    assert report.lock_epoch >= 3  # more if the machine stalled before the commit, and it ran a second time
-
-
-def test_without_being_asked_nothing_is_published(celery_site, only) -> None:
-    only("swept_video")
-    row = claimed()
-    assert swept().published == 0
-    assert state(row)[0] == "uploading"
-    assert celery_site.waiting() == 0
-
-
 def test_a_task_that_needs_more_than_the_row_is_not_published(celery_site, only) -> None:
     only("swept_two")
     row = claimed()
@@ -126,13 +96,6 @@ def test_a_task_that_needs_more_than_the_row_is_not_published(celery_site, only)
     assert tally_of(report) == {"abandoned": (1, 1, 0, 0)}
     assert state(row)[0] == "uploading"
     assert celery_site.waiting() == 0
-
-
-def test_of_two_tasks_that_may_have_claimed_it_none_is_published(celery_site, only) -> None:
-    only("swept_video", "swept_two")
-    row = claimed()
-    assert "any of" in found(swept(requeue=True), "abandoned").unpublished
-    assert state(row)[0] == "uploading"
 
 
 def test_of_two_tasks_the_one_that_the_dead_holder_ran_is_published(celery_site, only) -> None:
@@ -157,16 +120,6 @@ def test_uniqueness_of_the_message_that_died_is_no_hindrance(celery_site, only) 
     assert celery_site.waiting() == 1
 
 
-def test_a_row_without_a_token_that_is_claimable_is_published_once(celery_site, only) -> None:
-    only("swept_plain_again")
-    row = claimed(PlainVideo)
-    assert tally_of(swept()) == {}, "there is nothing to put back"
-    report = swept(requeue=True)
-    assert report.published == 1
-    assert state(row) == ("uploading",)
-    assert tally_of(swept(requeue=True)) == {}
-
-
 def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
     only("swept_video")
     row = claimed()
@@ -179,35 +132,6 @@ def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkey
     assert tally_of(report) == {"abandoned": (1, 0, 0, 1)}
     assert "no broker" in found(report, "abandoned").unpublished
     assert state(row) == ("processing", 1)
-
-
-def test_a_commit_that_comes_late_is_followed_by_another_message(
-    celery_site, only, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    only("swept_video")
-    claimed()
-    monkeypatch.setattr(requeue, "SETTLING", 0.0)
-    assert swept(requeue=True).published == 1
-    assert celery_site.waiting() == 2
-
-
-@pytest.mark.database
-def test_the_message_is_not_run_before_the_commit(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
-    only("swept_video")
-    row = claimed()
-    celery_site.worker()
-    monkeypatch.setattr(requeue, "SETTLING", 1.0)
-    publish = requeue.Publisher.publish
-
-    def publishes(self: Any, *what: Any) -> Any:
-        sent = publish(self, *what)
-        time.sleep(0.3)  # time enough for the worker to be given it
-        return sent
-
-    monkeypatch.setattr(requeue.Publisher, "publish", publishes)
-    report = swept(requeue=True)
-    result = celery_site.app.AsyncResult(found(report, "abandoned").published)
-    assert celery_site.outcome(result)[1] == {"status": "success", "key": row.pk}
 
 
 # Live ones

@@ -12,7 +12,6 @@ import redis
 
 from benchmarks.sweep import seed
 from django_tasklock.backends import get_backend
-from django_tasklock.guards import rows as guarded_rows
 from django_tasklock.operations import Actor
 from django_tasklock.operations.sweep import report as reports
 from django_tasklock.operations.sweep.guards import Guards
@@ -71,15 +70,6 @@ def test_rows_in_pages(monkeypatch: pytest.MonkeyPatch, django_assert_max_num_qu
         report = swept(dry_run=True)
     assert tally_of(report)["abandoned"] == (2_499, 2_499, 0, 0)
     assert report.looked_at["rows"] == 2_500
-
-
-@pytest.mark.database
-def test_a_token_that_is_on_several_rows_is_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(guarded_rows, "PAGE", 10)
-    guarded_function(guard=ONCE)
-    tokens = [f"{number // 7:032x}" for number in range(1, 70)]
-    Video.objects.bulk_create(Video(status="processing", lock_token=token) for token in tokens)
-    assert tally_of(swept(dry_run=True))["abandoned"] == (69, 69, 0, 0)
 
 
 @pytest.mark.parametrize(("model", "index"), [(Video, "video_lock_token"), (PlainVideo, "plainvideo_status")])

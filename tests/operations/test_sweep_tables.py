@@ -7,12 +7,12 @@ from uuid import UUID
 
 import pytest
 
-from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock, TaskLockError, model_lock
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, model_lock
 from django_tasklock.operations import Actor, get_lock, release_lock
-from tests.support.guards import GUARD, ONCE, new_token, no_guards
+from tests.support.guards import new_token, no_guards
 from tests.support.public import in_store
 from tests.support.stores import stores
-from tests.support.sweeping import guarded_function, hold, swept, tally_of
+from tests.support.sweeping import guarded_function, swept, tally_of
 from tests.testapp.models import Import, PlainImport, PlainVideo, Reel, Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -30,18 +30,6 @@ def store(request: pytest.FixtureRequest, settings: Any) -> Any:
     yield from in_store(request.param, settings)
 
 
-@pytest.mark.parametrize("spelled", [lambda key: key, str])
-def test_a_row_whose_key_came_as_text_is_worked_on(spelled: Any) -> None:
-    @model_lock(Reel, "reel:{pk}", guard=IMPORTS)
-    def work(pk: str) -> None:
-        assert tally_of(swept()) == {}
-
-    reel = Reel.objects.create()
-    work(spelled(reel.pk))
-    reel.refresh_from_db()
-    assert reel.status == "imported"
-
-
 def test_a_row_is_put_back_by_the_guard_that_claimed_it_not_by_its_proxys() -> None:
     guarded_function(Import, "import:{video_id}", guard=IMPORTS)
     guarded_function(Video, "code:{video_id}", guard=CODES)
@@ -51,16 +39,6 @@ def test_a_row_is_put_back_by_the_guard_that_claimed_it_not_by_its_proxys() -> N
         assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
         video.refresh_from_db()
         assert (video.status, video.lock_token) == ("imported", "")
-
-
-def test_rows_that_several_guards_claimed_are_put_back_each_by_its_own() -> None:
-    guarded_function(Import, "import:{video_id}", guard=IMPORTS)
-    guarded_function(Video, "code:{video_id}", guard=CODES)
-    coded, imported = Video.objects.create(status="imported"), Video.objects.create(status="uploading")
-    Claim.take(Video, coded.pk, CODES, "0" * 32)
-    Claim.take(Import, imported.pk, IMPORTS, "1" * 32)
-    assert tally_of(swept()) == {"abandoned": (2, 2, 0, 0)}
-    assert [video.status for video in Video.objects.order_by("pk")] == ["imported", "uploading"]
 
 
 def test_a_row_that_is_claimed_through_a_proxy_is_worked_on() -> None:
@@ -77,17 +55,6 @@ def test_a_row_that_is_claimed_through_a_proxy_is_worked_on() -> None:
     imports(video.pk)
     video.refresh_from_db()
     assert video.status == "imported"
-
-
-def test_a_row_that_is_claimed_through_a_proxy_without_a_guard_here_is_worked_on() -> None:
-    """Its worker has a newer deployment, say."""
-    guarded_function(PlainVideo, "code:{video_id}", guard=ONCE)
-    video = PlainVideo.objects.create(status="processing")
-    hold("import:elsewhere", row=f"testapp.plainimport:{video.pk}")
-    assert tally_of(swept()) == {}
-    video.refresh_from_db()
-    assert video.status == "processing"
-    assert TaskLock("import:elsewhere").locked()
 
 
 def test_of_two_columns_that_of_the_claim_is_put_back() -> None:
@@ -120,24 +87,6 @@ class TestRelease:
             code(video.pk, "hd")
         video.refresh_from_db()
         assert video.status == "imported"
-
-    def test_a_release_offers_the_states_of_every_possible_owner(self) -> None:
-        """They have one name and one column, and claim alike."""
-        again = StateGuard(claim_from=["uploading", "failed"], claim_as="processing", done="ready", retry="failed")
-        guarded_function(PlainVideo, "video:{video_id}", guard=again)
-
-        @model_lock(PlainVideo, "video:{pk}", guard=GUARD)
-        def work(pk: int) -> None:
-            shown = get_lock(f"video:{pk}").row
-            assert shown is not None
-            assert set(shown.states) >= {"failed", "uploading", "processing"}
-            assert release_lock(f"video:{pk}", by=BY, row_state="uploading").fenced
-
-        video = PlainVideo.objects.create()
-        with pytest.raises(StaleClaim):
-            work(video.pk)
-        video.refresh_from_db()
-        assert video.status == "uploading"
 
     def test_of_two_columns_it_says_that_it_cannot_tell(self) -> None:
         one = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready")

@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from django_tasklock import StateGuard, model_lock
@@ -26,11 +27,18 @@ ELSEWHERE = json.dumps({"host": "elsewhere", "pid": 1, "boot": "ffffffffffff", "
 MINUTE, HOUR = 60_000, 3_600_000
 
 
-def dead_holder(**more: Any) -> str:
-    """A process of this machine that has ended."""
+@cache
+def _ended() -> dict[str, Any]:
+    """Who a process was that has ended, as it said itself; nobody else is taken for it, whatever its pid."""
     code = "from django_tasklock.locks.holder import holder_json; print(holder_json())"
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
-    return json.dumps({**json.loads(said), **more})
+    known: dict[str, Any] = json.loads(said)
+    return known
+
+
+def dead_holder(**more: Any) -> str:
+    """A process of this machine that has ended."""
+    return json.dumps({**_ended(), **more})
 
 
 def hold(name: str, holder: str = ELSEWHERE, *, ttl: int = MINUTE, timeout: int = HOUR, **more: Any) -> str:
