@@ -1,4 +1,4 @@
-"""Options that are another package's, or given where nobody looks for them, say what to write: Celery swallows them."""
+"""An option in the wrong place is an error that says where it belongs, and never a message without its lock."""
 
 from __future__ import annotations
 
@@ -35,17 +35,15 @@ class TestOfATask:
         ],
     )
     def test_of_other_packages(self, app, options, write):
-        """``once={...}`` has replaced our method."""
         with pytest.raises(TaskLockError) as caught:
             app.task(**options)
         assert write in str(caught.value)
 
-    @pytest.mark.parametrize("option", ["on_conflict", "on_unavailable"])
-    def test_without_the_base(self, app, option):
+    def test_without_the_base(self, app):
         with pytest.raises(
-            TaskLockError, match=rf"{option}= means nothing .* base=OnceTask .*@task_lock\(\.\.\., {option}"
+            TaskLockError, match=r"on_conflict= means nothing .* base=OnceTask .*@task_lock\(\.\.\., on_conflict"
         ):
-            app.task(base=app.app.Task, **{option: "queue"})
+            app.task(base=app.app.Task, on_conflict="queue")
 
     def test_a_base_of_the_project_that_has_it(self, app):
         class Theirs(app.app.Task):  # type: ignore[misc,name-defined]
@@ -57,33 +55,32 @@ class TestOfATask:
 
 class TestOfACall:
     @pytest.mark.parametrize(
-        ("options", "meant"),
-        [
-            ({"on_conflict": "queue"}, "on_conflict"),
-            ({"key": "a"}, "key"),
-            ({"unique": "until_start"}, "unique"),
-            ({"lease": 5}, "lease"),
-        ],
+        "options", [{"on_conflict": "queue"}, {"key": "a"}, {"unique": "until_start"}, {"lease": 5}]
     )
-    @pytest.mark.parametrize("way", ["apply_async", "apply", "set", "group", "on_commit", "once"])
-    @pytest.mark.django_db
-    def test_among_those_of_publishing(self, app, options, meant, way, django_capture_on_commit_callbacks):
+    def test_among_those_of_publishing(self, app, options):
         task = app.task(lambda x=None: None, key="v:{x}")
+        with pytest.raises(TaskLockError, match=rf"task\.once\({next(iter(options))}=\.\.\.\)"):
+            task.apply_async((1,), **options)
+        assert app.take() is None
+
+    @pytest.mark.django_db
+    def test_in_each_way_to_publish(self, app, django_capture_on_commit_callbacks):
+        task = app.task(lambda x=None: None, key="v:{x}")
+        options = {"on_conflict": "queue"}
 
         def on_commit() -> None:
             with django_capture_on_commit_callbacks(execute=True):
                 task.apply_async_on_commit((1,), **options)
 
-        ways = {
-            "apply_async": lambda: task.apply_async((1,), **options),
-            "apply": lambda: task.apply((1,), **options),
-            "set": lambda: task.s(1).set(**options).delay(),
-            "group": lambda: group(task.s(1), task.s(2)).apply_async(**options),
-            "on_commit": on_commit,
-            "once": lambda: task.once(timeout=5).apply_async((1,), **options),
-        }
-        with pytest.raises(TaskLockError, match=rf"task\.once\({meant}=\.\.\.\)"):
-            ways[way]()
+        for publish in (
+            lambda: task.apply((1,), **options),
+            lambda: task.s(1).set(**options).delay(),
+            lambda: group(task.s(1), task.s(2)).apply_async(**options),
+            on_commit,
+            lambda: task.once(timeout=5).apply_async((1,), **options),
+        ):
+            with pytest.raises(TaskLockError, match=r"task\.once\(on_conflict=\.\.\.\)"):
+                publish()
         assert app.take() is None
 
     def test_of_a_retry(self, app):
@@ -101,11 +98,10 @@ class TestOfACall:
         task.s().stamp(key="stamp").apply_async()
         assert len(app.all()) == 2
 
-    @pytest.mark.parametrize(("option", "meant"), [("on_conflit", "on_conflict"), ("timout", "timeout")])
-    def test_a_misspelt_one_of_once(self, app, option, meant):
+    def test_a_misspelt_one_of_once(self, app):
         task = app.task(key="a")
-        for call in (lambda: task.once(**{option: 5}), lambda: task.apply_async(once={option: 5})):
-            with pytest.raises(TaskLockError, match=f"unknown option {option} .did you mean '{meant}'"):
+        for call in (lambda: task.once(timout=5), lambda: task.apply_async(once={"timout": 5})):
+            with pytest.raises(TaskLockError, match=r"unknown option timout .did you mean 'timeout'"):
                 call()
 
 
