@@ -21,30 +21,10 @@ from django_tasklock.exceptions import CrashLoop
 from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.types import AcquireRequest, Grant
-from tests.support.celery_site.redelivery_tasks import TROUBLE
 from tests.support.guards import MEMORY, elsewhere, new_token
 from tests.support.once_app import once_app
 
-pytest_plugins = ["tests.support.celery_site.fixtures"]
-SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
-
 AGAIN: Any = {"delivery_info": {"redelivered": True}}
-
-
-@pytest.mark.redis
-@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
-def test_the_broker_does_not_say_that_it_is_redelivered(celery_site, monkeypatch):
-    """The pool gives the message on, of which the broker knows nothing."""
-    # What a pool gives on it does at once. Here it is given back first, and a promoter would be sooner.
-    celery_site.configure(lease=60, tasks=("tests.support.celery_site.no_promoter",))
-    monkeypatch.setenv(TROUBLE, "unmarked")
-    worker = celery_site.worker()
-    result = celery_site.publish("frail_once", "a", until=celery_site.gate())
-    for number in (1, 2):
-        worker.kill_one(celery_site.started("a", number).pid)
-    celery_site.wait_until(lambda: result.ready() or len(celery_site.events("start", "a")) > 2)
-    assert len(celery_site.events("start", "a")) == 2
-    assert type(celery_site.result(result).result).__name__ == "CrashLoop"
 
 
 @pytest.fixture
@@ -113,23 +93,26 @@ class TestTheCount:
         assert one.comes_back(delivery_info={}) == ("SUCCESS", "ran")
         assert tallies() == {}
 
-    def test_each_death_counts(self, app):
+    @pytest.mark.parametrize("takeovers", [0, 2])
+    def test_each_death_counts(self, app, takeovers):
         """1 + takeovers starts."""
-        one = Dying(app, takeovers=2)
+        one = Dying(app, takeovers=takeovers)
         one.dies()
-        one.dies(**AGAIN)
-        one.dies(**AGAIN)
+        for _ in range(takeovers):
+            one.dies(**AGAIN)
         state, error = one.comes_back()
         assert state == "FAILURE"
         assert isinstance(error, CrashLoop)
-        assert "3 workers died of it" in str(error)
-        assert one.starts == 3
+        assert f"{takeovers + 1} workers died of it" in str(error)
+        assert one.starts == takeovers + 1
 
-    def test_no_takeover_at_all(self, app):
-        one = Dying(app, takeovers=0)
+    def test_the_end_is_final(self, app):
+        """Also for ``autoretry_for=(Exception,)``, which would begin to count anew; and nothing is kept of it."""
+        one = Dying(app, takeovers=0, autoretry_for=(Exception,), unique="until_finish")
         one.dies()
-        assert isinstance(one.comes_back()[1], CrashLoop)
-        assert one.starts == 1
+        state, error = one.comes_back()
+        assert (state, type(error), app.take()) == ("FAILURE", CrashLoop, None)
+        assert one.task.delay().id != one.message.id
 
     def test_also_where_nobody_can_see_that_it_is_dead(self, app):
         """Of other machines, whose leases are over by then: from the second start on."""
@@ -164,14 +147,6 @@ class TestTheCount:
         assert one.comes_back(lambda task: task.retry(countdown=0))[0] == "RETRY"
         one.message = app.take()
         one.leave_lock(retries=1)
-        assert one.comes_back() == ("SUCCESS", "ran")
-
-    def test_the_store_forgets_everything(self, app):
-        """Then the count begins anew: so it is said in the docs."""
-        one = Dying(app, takeovers=1)
-        one.dies()
-        one.dies(**AGAIN)
-        reset()
         assert one.comes_back() == ("SUCCESS", "ran")
 
 

@@ -18,7 +18,7 @@ from django_tasklock.celery.message import RECEIVED
 from django_tasklock.types import AcquireRequest, Grant, monotonic
 from tests.support.celery_site.courier import Courier
 from tests.support.celery_site.journal import most_at_once
-from tests.support.celery_site.redelivery_tasks import MACHINE, PAUSE, collect, late_once
+from tests.support.celery_site.redelivery_tasks import MACHINE, collect, late_once
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import once_app
 from tests.testapp.models import Video
@@ -36,22 +36,20 @@ def said(worker, text, times=1):
     return worker.log().count(text) >= times
 
 
+@pytest.fixture
+def app(settings):
+    settings.TASKLOCK = MEMORY
+    reset()
+    with once_app() as made:
+        yield made
+
+
 def nothing_is_left(site):
     site.wait_until(lambda: not parked_messages() and not site.locks.keys("task_lock:*"), 15)
 
 
 class TestTheFirstLives:
     """The visibility timeout brings a message again whose task still runs."""
-
-    def test_two_seconds_and_a_task_of_six(self, celery_site):
-        celery_site.configure(visibility_timeout=2)
-        worker = celery_site.worker(concurrency=2)
-        result = celery_site.publish("late_once", "a", seconds=6)
-        state, value = celery_site.outcome(result)
-        assert (state, value["status"]) == ("SUCCESS", "success")
-        assert said(worker, AGAIN)
-        assert len(celery_site.events("start", "a")) == 1
-        nothing_is_left(celery_site)
 
     def test_a_worker_with_free_slots(self, celery_site):
         """The same for a decorated task; its row is dropped although the word is skip."""
@@ -77,16 +75,6 @@ class TestTheFirstLives:
         assert celery_site.result(result).result["status"] == "success"
         assert len(celery_site.events("start", "a")) == 1
         nothing_is_left(celery_site)
-
-    def test_two_workers(self, celery_site):
-        celery_site.configure(visibility_timeout=1)
-        workers = [celery_site.worker(concurrency=1), celery_site.worker(concurrency=1)]
-        gate = celery_site.gate()
-        result = celery_site.publish("late_once", "a", until=gate)
-        celery_site.wait_until(lambda: any(said(worker, AGAIN) for worker in workers))
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        assert len(celery_site.events("start", "a")) == 1
 
     def test_the_first_lies_in_a_buffer_while_the_second_runs(self, celery_site):
         """It says nothing of a redelivery, and comes after the work is done: it has lain there for too long."""
@@ -143,52 +131,6 @@ class TestTheFirstLives:
         celery_site.started("last")
         assert len(celery_site.events("collected")) == 1
         assert len(celery_site.events("start")) == 3
-
-    def test_published_twice_by_hand(self, celery_site):
-        worker, gate = celery_site.worker(concurrency=2), celery_site.gate()
-        result = celery_site.publish("late_once", "a", until=gate, options={"task_id": "mine"})
-        celery_site.started("a")
-        celery_site.publish("late_once", "a", until=gate, options={"task_id": "mine"})
-        celery_site.wait_until(lambda: said(worker, AGAIN))
-        assert celery_site.result(result).state == "PENDING"
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        assert len(celery_site.events("start", "a")) == 1
-
-    def test_a_task_id_that_is_used_again(self, celery_site):
-        """What succeeded yesterday says nothing of today's message, which a worker that died had in its buffer."""
-        celery_site.configure(visibility_timeout=1)
-        worker = celery_site.worker(concurrency=1, prefetch=2)
-        again = {"task_id": "nightly"}
-        celery_site.outcome(celery_site.publish("late_once", "a", options=again))
-        backend = celery_site.app.backend
-        yesterday = {**backend.get_task_meta("nightly"), "date_done": "2020-01-01T00:00:00+00:00"}
-        backend.client.set(backend.get_key_for_task("nightly"), backend.encode(yesterday))
-        celery_site.publish("hold", "blocker", until=celery_site.gate())
-        celery_site.started("blocker")
-        celery_site.publish("late_once", "a", options=again)
-        celery_site.wait_until(lambda: said(worker, "late_once[nightly] received", 2))
-        worker.kill()
-        celery_site.worker(concurrency=2)
-        celery_site.started("a", 2)
-
-    def test_of_two_at_once_the_other_runs_in_between(self, celery_site, monkeypatch):
-        """The second has looked around when the first ends; it looks again with the lock in hand."""
-        celery_site.configure(visibility_timeout=1)
-        first, gate = celery_site.worker(concurrency=1), celery_site.gate()
-        pause = celery_site.gate()
-        result = celery_site.publish("late_once", "a", until=gate)
-        celery_site.started("a")
-        monkeypatch.setenv(PAUSE, pause)
-        second = celery_site.worker(concurrency=1)
-        celery_site.wait_until(lambda: celery_site.events("welcomed"))
-        gate.open()
-        celery_site.outcome(result)
-        celery_site.wait_until(lambda: celery_site.lock("hold:a") is None)
-        pause.open()
-        celery_site.wait_until(lambda: said(second, "it has succeeded"))
-        assert len(celery_site.events("start", "a")) == 1
-        assert not said(first, AGAIN)
 
 
 class TestTheFirstDied:
@@ -261,65 +203,6 @@ class TestAnotherMachine:
         gate.open()
         assert celery_site.outcome(result)[1]["status"] == "success"
 
-    def test_it_does(self, celery_site, monkeypatch):
-        celery_site.configure(lease=3, visibility_timeout=1)
-        monkeypatch.setenv(MACHINE, "elsewhere")
-        celery_site.worker(concurrency=1)
-        gate = celery_site.gate()
-        result = celery_site.publish("late_skip", "a", until=gate)
-        celery_site.started("a")
-        monkeypatch.delenv(MACHINE)
-        second = celery_site.worker(concurrency=1)
-        celery_site.wait_until(lambda: said(second, AGAIN))
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        assert len(celery_site.events("start", "a")) == 1
-
-    def test_it_ends_while_the_second_watches(self, celery_site, monkeypatch):
-        """Whoever waits is woken by the release, before Celery has stored the first one's result."""
-        celery_site.configure(lease=60, visibility_timeout=1)
-        monkeypatch.setenv(MACHINE, "elsewhere")
-        celery_site.worker(concurrency=1)
-        gate = celery_site.gate()
-        result = celery_site.publish("late_skip", "a", until=gate)
-        celery_site.started("a")
-        monkeypatch.delenv(MACHINE)
-        second = celery_site.worker(concurrency=1)
-        celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        celery_site.wait_until(lambda: said(second, AGAIN))
-        assert len(celery_site.events("start", "a")) == 1
-
-    def test_nothing_is_seen_of_it_in_time(self, celery_site):
-        """A lock without a lease is not renewed, and does not end: the message comes again later, it is not lost."""
-        holder = {"host": "h", "pid": 7, "proc": "elsewhere:1", "task": late_once.name, "task_id": "mine"}
-        celery_site.configure(lease=1)
-        backend = get_backend()
-        assert isinstance(
-            backend.acquire(AcquireRequest("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant
-        )
-        worker = celery_site.worker(concurrency=1)
-        result = celery_site.publish("late_skip", "a", options={"task_id": "other"})
-        assert celery_site.outcome(result)[1]["reason"] == "already_processing"
-        result = celery_site.publish("late_once", "a", options={"task_id": "mine"})
-        celery_site.wait_until(lambda: said(worker, "late_once[mine] received", 2))
-        assert result.state == "PENDING"
-        assert celery_site.events("start") == []
-
-
-def test_an_earlier_try_that_comes_late(celery_site):
-    """The broker brings the first try once more while the third runs, which was published by the second."""
-    result = celery_site.publish("late_once", "a")
-    holder = {"host": "h", "pid": 7, "task": late_once.name, "task_id": result.id, "retries": 2}
-    assert isinstance(
-        get_backend().acquire(AcquireRequest("hold:a", "0" * 32, 60_000, 60_000, json.dumps(holder))), Grant
-    )
-    Courier(celery_site).run(redelivered=True)
-    assert celery_site.events("start") == []
-    assert celery_site.waiting() == 0
-    assert celery_site.lock("hold:a") is not None
-
 
 class TestItComesBackByItself:
     """The broker brings the same message again, although its worker did not die of it."""
@@ -344,19 +227,6 @@ class TestItComesBackByItself:
         assert celery_site.outcome(result)[1]["status"] == "success"
         nothing_is_left(celery_site)
 
-    def test_out_of_the_line_and_given_back_by_its_body(self, celery_site):
-        worker, hold, gate = celery_site.worker(concurrency=2), celery_site.gate(), celery_site.gate()
-        celery_site.publish("queued_hold", "a", until=hold)
-        celery_site.started("a")
-        result = celery_site.publish("rejected_once", "a", until=gate)
-        celery_site.wait_until(lambda: celery_site.is_parked(result))
-        hold.open()
-        celery_site.wait_until(lambda: len(celery_site.events("tried")) >= 6)
-        gate.open()
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        assert not said(worker, "CrashLoop")  # its workers did not die of it
-        nothing_is_left(celery_site)
-
     def test_its_next_page_takes_its_place(self, celery_site):
         """``replace()`` publishes another message with the same id, before the first has left its lock."""
         worker, leave = celery_site.worker(concurrency=3), celery_site.gate()
@@ -370,13 +240,6 @@ class TestItComesBackByItself:
 
 class TestADuplicateComesAgain:
     """With the duplicate the broker's copy may have gone: so it is sent again, until the first has ended."""
-
-    @pytest.fixture
-    def app(self, settings):
-        settings.TASKLOCK = MEMORY
-        reset()
-        with once_app() as made:
-            yield made
 
     @pytest.fixture
     def met(self, app):
@@ -424,11 +287,6 @@ class TestADuplicateComesAgain:
         assert len(app.calls) == 1
         if first[0] == "RETRY":
             assert app.run() == ("SUCCESS", "ran again")
-
-    def test_and_any_number_of_them(self, app, met):
-        _, _, copy = met(lambda task: 1 / 0)
-        assert [app.run(copy)[0] for _ in range(3)] == ["IGNORED"] * 3
-        assert len(app.calls) == 1
 
     @pytest.mark.parametrize("interruption", [Reject("later", requeue=True), SystemExit()], ids=["rejected", "stopped"])
     def test_it_runs_if_the_first_is_interrupted(self, app, met, interruption):
@@ -520,27 +378,22 @@ def raising(error):
 
 
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize("kind", ["once", "decorated"])
-def test_of_a_publisher_that_does_not_know_the_task_none_overtakes_a_parked_one(kind):
-    with once_app() as app:
-        if kind == "once":
-            task = app.task(key="a", on_conflict="queue")
-        else:
-            task = app.task(task_lock("a", on_conflict="queue")(lambda *args: app.body(*args)), base=Task)
-        for argument in ("first", "second"):
-            app.app.send_task(task.name, (argument,))
-        with TaskLock("a"):
-            assert elsewhere(app.run)[0] == "IGNORED"
-        assert app.run()[0] == "IGNORED"  # it parks and promotes the first
-        assert [app.run(), app.run()] == [("SUCCESS", "ran")] * 2
-        assert app.calls == [(("first",), {}), (("second",), {})]
-        assert not parked_messages()
+def test_of_a_publisher_that_does_not_know_the_task_none_overtakes_a_parked_one(app):
+    task = app.task(key="a", on_conflict="queue")
+    for argument in ("first", "second"):
+        app.app.send_task(task.name, (argument,))
+    with TaskLock("a"):
+        assert elsewhere(app.run)[0] == "IGNORED"
+    assert app.run()[0] == "IGNORED"  # it parks and promotes the first
+    assert [app.run(), app.run()] == [("SUCCESS", "ran")] * 2
+    assert app.calls == [(("first",), {}), (("second",), {})]
+    assert not parked_messages()
 
 
 @pytest.mark.django_db(transaction=True)
 def test_what_succeeded_does_not_wait_behind_others():
     """Its publisher did not know the task: its place is that of its arrival, behind what waits by now."""
-    with once_app() as app:
+    with once_app() as app:  # on Redis, which has the line
         body = task_lock("a", on_conflict="queue")(lambda *args: app.body(*args))
         task = app.task(body, base=Task, acks_late=True)
         first = app.app.send_task(task.name, ("first",))
@@ -549,13 +402,49 @@ def test_what_succeeded_does_not_wait_behind_others():
         second = app.app.send_task(task.name, ("second",))
         with TaskLock("a"):
             assert elsewhere(app.run)[0] == "IGNORED"
-        assert app.run(message, delivery_info={"redelivered": True})[0] == "IGNORED"
+        assert app.run(message, **AGAIN_BY_BROKER)[0] == "IGNORED"
         [waiting] = parked_messages()
         assert waiting.task_id == second.id
-        assert (
-            get_backend().count_before("a", waiting.number + 60_000_000) == 1
-        )  # only that one, however late another comes
+        assert get_backend().count_before("a", waiting.number + 60_000_000) == 1  # however late another comes
         assert app.app.AsyncResult(first.id).state == "SUCCESS"
+
+
+def test_a_task_id_that_is_used_again(app):
+    """What succeeded yesterday says nothing of today's message."""
+    task = app.task(key="a", acks_late=True)
+    task.apply_async(task_id="nightly")
+    assert app.run() == ("SUCCESS", "ran")
+    backend = app.app.backend
+    yesterday = {**backend.get_task_meta("nightly"), "date_done": "2020-01-01T00:00:00+00:00"}
+    backend.set(backend.get_key_for_task("nightly"), backend.encode(yesterday))
+    task.apply_async(task_id="nightly")
+    assert app.run(**AGAIN_BY_BROKER) == ("SUCCESS", "ran")
+
+
+def hold_as(task, task_id, **known):
+    """The lock is held by a delivery of this message."""
+    holder = json.dumps({"host": "h", "pid": 7, "task": task.name, "task_id": task_id, **known})
+    assert isinstance(get_backend().acquire(AcquireRequest("a", "0" * 32, 60_000, 60_000, holder)), Grant)
+
+
+def test_an_earlier_try_that_comes_late(app):
+    """The broker brings the first try once more while the third runs, which was published by the second."""
+    task = app.task(key="a", acks_late=True)
+    hold_as(task, task.delay().id, retries=2)
+    assert app.run(**AGAIN_BY_BROKER)[0] == "IGNORED"
+    assert app.calls == []
+    assert app.take() is None
+    assert get_backend().get("a") is not None
+
+
+def test_nobody_sees_in_time_whether_the_first_lives(app):
+    """On another machine, with a lock that is not renewed and does not end: it is not lost, it comes again later."""
+    task = app.task(key="a", acks_late=True, on_conflict="skip", lease=0.1)
+    message = task.delay()
+    hold_as(task, message.id, proc="elsewhere:1")
+    assert app.run(**AGAIN_BY_BROKER)[0] == "IGNORED"
+    assert app.calls == []
+    assert app.take().id == message.id
 
 
 class TestRetry:
@@ -572,42 +461,6 @@ class TestRetry:
         celery_site.wait_until(lambda: celery_site.events("end", "a"))
         assert [event.more["retries"] for event in celery_site.events("try")] == [0, 1]
         assert not said(worker, AGAIN)
-        nothing_is_left(celery_site)
-
-    def test_without_raising(self, celery_site):
-        """``retry(throw=False)``: this try goes on, and succeeds; the next one comes all the same."""
-        celery_site.worker(concurrency=2)
-        celery_site.publish("retrying", "a", throw=False)
-        celery_site.started("a")
-        assert [event.more["retries"] for event in celery_site.events("try")] == [0, 1]
-        nothing_is_left(celery_site)
-
-    def test_meanwhile_the_lock_is_free(self, celery_site):
-        celery_site.worker(concurrency=2)
-        result = celery_site.publish("retrying", "a", countdown=2)
-        celery_site.wait_until(lambda: result.state == "RETRY")
-        other = celery_site.publish("late_once", "a", once={"on_conflict": "raise"})
-        assert celery_site.outcome(other)[0] == "SUCCESS"
-        assert celery_site.outcome(result)[1]["status"] == "success"
-
-    def test_with_other_arguments_and_with_headers(self, celery_site):
-        """The lock's name stays that of the first try, whatever the arguments are now."""
-        celery_site.worker(concurrency=2)
-        gate = celery_site.gate()
-        result = celery_site.publish(
-            "retrying",
-            "a",
-            change=5,
-            headers={"mine": "x"},
-            countdown=1,
-            once={"key": "hold:given"},
-        )
-        celery_site.wait_until(lambda: result.state == "RETRY")
-        assert celery_site.lock("hold:given") is None
-        assert celery_site.outcome(result)[1]["status"] == "success"
-        second = celery_site.events("try")[1].more
-        assert (second["retries"], second["changed"], second["headers"]) == (1, 5, "x")
-        gate.open()
         nothing_is_left(celery_site)
 
     def test_the_token_is_neither_logged_nor_sent_nor_stored_with_the_result(self, celery_site):

@@ -2,8 +2,6 @@
 
 Read when this module is imported, so set them before a worker is started:
 ``SITE_MACHINE`` lets the worker's processes take themselves for those of another machine;
-``SITE_PAUSE`` names a file that a redelivered message waits for after it has looked around
-and before it asks for its lock.
 ``SITE_TROUBLE``: "unmarked" hides that the broker has redelivered a message.
 """
 
@@ -16,12 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from celery import shared_task
-from celery.exceptions import Reject
 from django.dispatch import receiver
 
 from django_tasklock import model_lock, task_lock
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.message import Message
 from django_tasklock.conf import WORDS
 from django_tasklock.locks import holder as holders
@@ -32,7 +28,7 @@ from tests.support.celery_site.tasks import BY_SETTINGS, LONGEST, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-MACHINE, PAUSE, TROUBLE = "SITE_MACHINE", "SITE_PAUSE", "SITE_TROUBLE"
+MACHINE, TROUBLE = "SITE_MACHINE", "SITE_TROUBLE"
 LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
 
 
@@ -47,19 +43,6 @@ def wait_for(file: str) -> None:
 if os.environ.get(MACHINE):
     holders.this_machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
 
-if os.environ.get(PAUSE):
-    _before = TaskCaller.before
-
-    def _slow_look(self: Any) -> Any:
-        answer = _before(self)
-        if self.message.delivered_before:
-            note("welcomed", self.lock.name)
-            wait_for(os.environ[PAUSE])
-        return answer
-
-    TaskCaller.before = _slow_look  # type: ignore[method-assign]
-
-
 if os.environ.get(TROUBLE) == "unmarked":
     Message.redelivered = property(lambda message: False)  # type: ignore[assignment]
 
@@ -73,13 +56,6 @@ def late_once(key: str, seconds: float = 0.0, until: str | None = None, **more: 
 @shared_task(base=OnceTask, key="hold:{key}", takeovers=1)
 def frail_once(key: str, until: str | None = None) -> dict[str, Any]:
     """May be started twice."""
-    return hold_here(key, 0.0, until)
-
-
-@shared_task(autoretry_for=(Exception,), default_retry_delay=0, takeovers=1, **LATE)
-@task_lock("hold:{key}", on_conflict="queue")
-def stubborn(key: str, until: str | None = None) -> dict[str, Any]:
-    """Retries for whatever is raised."""
     return hold_here(key, 0.0, until)
 
 
@@ -136,44 +112,20 @@ def async_outer(key: str, until: str | None = None) -> dict[str, Any]:
     return asyncio.run(async_helper(key, until))
 
 
-@shared_task(**LATE)
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD)
-def guarded_outer(video_id: int, key: str) -> dict[str, Any]:
-    """A guarded row, and a locked function inside."""
-    return helper(key, None)
-
-
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", on_conflict="queue")
-def rejected_once(self: Any, key: str, until: str) -> dict[str, Any]:
-    """Gives its message back to the broker until ``until`` exists."""
-    note("tried", key)
-    if not Path(until).exists():
-        time.sleep(0.05)
-        raise Reject("not yet", requeue=True)
-    return hold_here(key)
-
-
 @shared_task(base=OnceTask, bind=True, key="hold:{key}", max_retries=3)
 def retrying(
-    self: Any, key: str, tries: int = 1, countdown: float = 0.0, until: str | None = None, **how: Any
+    self: Any, key: str, countdown: float = 0.0, until: str | None = None, leave: str | None = None
 ) -> dict[str, Any]:
-    """Retries ``tries`` times, and stays for a while after each ``retry()``."""
+    """Retries once, and stays until ``leave`` after its ``retry()``."""
     header = self.request.get("tasklock") or {}
-    note("try", key, retries=self.request.retries, changed=how.get("changed"), headers=self.request.get("mine"))
+    note("try", key, retries=self.request.retries)
     note("header", key, unique=header.get("unique"))
-    if self.request.retries >= tries:
+    if self.request.retries:
         return hold_here(key, 0.0, until, retries=self.request.retries)
-    options: dict[str, Any] = {}
-    if "change" in how:
-        options["kwargs"] = {"key": key, "tries": tries, "changed": how["change"]}
-    if how.get("headers"):
-        options["headers"] = how["headers"]
-    answer = self.retry(countdown=countdown, throw=False, **options)
-    if how.get("leave"):  # the next try comes while this one still has the lock
-        wait_for(how["leave"])
-    if how.get("throw", True):
-        raise answer
-    return {"status": "went on"}
+    answer = self.retry(countdown=countdown, throw=False)
+    if leave is not None:  # the next try comes while this one still has the lock
+        wait_for(leave)
+    raise answer
 
 
 @shared_task(base=OnceTask, bind=True, key="hold:{key}")
@@ -218,16 +170,6 @@ def direct(word: str, key: str) -> str:
         return str(DECORATED[word][0](key)["status"])
     except Exception as error:
         return type(error).__name__
-
-
-@shared_task(base=OnceTask, bind=True, key="hold:{key}", takeovers=1)
-def twice(self: Any, key: str, first: str, second: str) -> str:
-    """Retries once; each of the two tries waits for a file."""
-    note("try", key, retries=self.request.retries)
-    wait_for(second if self.request.retries else first)
-    if not self.request.retries:
-        raise self.retry(countdown=0)
-    return "done"
 
 
 @shared_task(base=OnceTask, key="hold:{key}", **BY_SETTINGS)
