@@ -16,11 +16,9 @@ from django_tasklock import (
     RateLimiter,
     ReleaseAsked,
     TaskLock,
-    acquire_task_lock,
     concurrency_limited,
     model_lock,
     rate_limited,
-    release_task_lock,
     signals,
     task_lock,
 )
@@ -191,22 +189,14 @@ def a_block(name: str) -> None:
         pass
 
 
-def a_function(name: str) -> None:
-    assert acquire_task_lock(name)
-    assert release_task_lock(name)
-
-
 @pytest.mark.django_db(transaction=True)
-@pytest.mark.parametrize(
-    "take", [a_block, a_function, lambda name: task_lock(name)(lambda: None)()], ids=["with", "function", "decorator"]
-)
-def test_a_lock_that_is_free_before_the_commit_is_mentioned_once(store: str, said: Any, take: Any) -> None:
+def test_a_lock_that_is_free_before_the_commit_is_mentioned_once(store: str, said: Any) -> None:
     """Whoever takes it next reads what was there before, and overwrites what is written here."""
     video = Video.objects.create()
     with transaction.atomic():
         with TaskLock("outer"):
             pass
-        take("video:1")
+        a_block("video:1")
         Video.objects.filter(pk=video.pk).update(progress=1)
     assert len(said()) == 1
     assert "'outer'" in said()[0]

@@ -406,17 +406,6 @@ class TestCoroutinesWithARow:
         assert async_to_sync(process_async)(video.pk) == "done"
         assert states(video) == ("ready", 0, 1)
 
-    def test_an_error(self):
-        video = Video.objects.create()
-
-        async def body(claim):
-            raise ValueError("codec")
-
-        with pytest.raises(ValueError, match="codec"):
-            async_to_sync(process_async)(video.pk, body)
-        assert states(video) == ("failed", 0, 1)
-        assert not held(f"async:{video.pk}")
-
     def test_several_at_once_each_with_its_own_claim(self):
         videos = [Video.objects.create() for _ in range(4)]
 

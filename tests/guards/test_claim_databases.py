@@ -293,6 +293,14 @@ class TestLostAnswers:
         assert told == []
         assert states(row)[0] == state
 
+    def test_to_a_closing_write_after_a_successor_has_closed_the_row_in_the_same_state(self):
+        video = Video.objects.create()
+        stale = take(video)
+        take(video).finish()
+        with reply_is_lost("UPDATE") as lost, pytest.raises(StaleClaim):
+            stale.finish()
+        assert len(lost) == 1
+
     @both
     def test_to_a_write_that_moves_the_state(self, model):
         row = model.objects.create()

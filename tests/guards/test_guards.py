@@ -180,15 +180,6 @@ class TestWriting:
         claim.finish()
         assert states(row)[:2] == ("ready", 10)
 
-    @both
-    def test_writing_what_is_there_already_is_no_stale_write(self, model):
-        row = model.objects.create()
-        claim = take(row)
-        for _ in range(2):
-            claim.update(progress=0, status="processing")
-        claim.give_back()
-        assert states(row)[:2] == ("processing", 0)
-
     def test_the_claims_own_columns_are_not_for_writing(self):
         claim = take(Video.objects.create())
         for column in ({"lock_token": "x"}, {"lock_epoch": 9}):
@@ -273,19 +264,6 @@ class TestOvertaken:
         Video.objects.update(lock_token=claim.token, lock_epoch=F("lock_epoch") + 1)
         with pytest.raises(StaleClaim):
             claim.update(progress=1)
-
-    def test_without_the_columns_it_is_refused_only_once_the_successor_has_finished(self):
-        """The weakness that W003 warns of."""
-        row = PlainVideo.objects.create()
-        stale, fresh = take(row), take(row)
-        stale.update(progress=1)
-        assert states(row) == ("processing", 1)
-        fresh.finish()
-        for write in (lambda: stale.update(progress=2), stale.finish, stale.fail, stale.give_back):
-            with heard(claim_stale) as told, pytest.raises(StaleClaim):
-                write()
-            assert len(told) == 1
-        assert states(row) == ("ready", 1)
 
 
 class TestSave:

@@ -53,6 +53,20 @@ FAULTS = [
         "tests/guards/test_claim_databases.py::TestLostAnswers",
     ),
     Fault(
+        "guards/claim.py",
+        "what a successor wrote counts as one's own, whose answer was lost",
+        "**({EPOCH: self.epoch} if self.has_columns else {})).exists()",
+        "**{}).exists()",
+        "tests/guards/test_claim_databases.py::TestLostAnswers",
+    ),
+    Fault(
+        "guards/claim.py",
+        "a deletion of another row explains that this one is not found",
+        "        if using == self.using and instance.pk == self.pk:",
+        "        if using == self.using:",
+        "tests/guards/test_unseen_rows.py",
+    ),
+    Fault(
         "guards/writes.py",
         "a parent's table is written although the row was not",
         "        if written and above:",
