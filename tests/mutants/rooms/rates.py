@@ -2,19 +2,49 @@
 
 from tests.mutants.fault import Fault
 
+LIMITER = "tests/rates/test_rate_limiter.py"
+
 FAULTS = [
     Fault(
         "rates/reservation.py",
         "a slot is not confirmed",
         "            if confirms or not slot.is_due:",
         "            if not slot.is_due:",
-        "tests/rates",
+        "tests/rates/test_rate_waiters.py -k half_a_second",
+    ),
+    Fault(
+        "rates/reservation.py",
+        "a caller that is later than the margin makes its call",
+        "        return self.late * 1_000_000 <= self.limiter.terms.margin and monotonic() - self.sent <= 2 * TRUSTED_FOR",
+        "        return True",
+        f"{LIMITER}::TestSignals -k memory",
+    ),
+    Fault(
+        "rates/reservation.py",
+        "a caller that is interrupted asleep keeps its slot",
+        "        except BaseException:\n            self.cancel()\n            raise",
+        "        except BaseException:\n            raise",
+        f"{LIMITER}::TestCancelling -k 'interrupted and memory'",
     ),
     Fault(
         "rates/outage.py",
         "a store that is up but refuses opens the limit",
         'goes_on = policy == "open" and error.down',
         'goes_on = policy == "open"',
-        "tests/rates",
+        "tests/rates/test_rate_outage.py",
+    ),
+    Fault(
+        "rates/limiter.py",
+        "who forgets the tenant has the quota of all",
+        "        limiter = self.tenant(None) if self.limit.tenants and self.shared is None else self\n",
+        "        limiter = self\n",
+        f"{LIMITER}::TestTenants -k memory",
+    ),
+    Fault(
+        "rates/limiter.py",
+        "a tenant has no quota beside the shared limit",
+        "        limiter.terms = limit.terms(limiter.name, own)",
+        "        limiter.terms = whole.terms",
+        f"{LIMITER}::TestTenants -k memory",
     ),
 ]
