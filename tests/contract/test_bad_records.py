@@ -24,13 +24,11 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.lists import Query
-from django_tasklock.host import Task
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, release_lock, sweep
 from django_tasklock.operations.audit import NewEntry, record_acts
 from django_tasklock.operations.limits.permits import list_permits
 from django_tasklock.texts import printable
-from django_tasklock.types import Holder
 from tests.support import environment
 from tests.support.admin_pages import LIST
 from tests.support.rest import KEY, Api, url
@@ -233,7 +231,3 @@ class TestChosenTexts:
     )
     def test_one_function(self, text, clean):
         assert printable(text) == clean
-
-    def test_a_holder(self):
-        assert str(Holder(host="h\n", pid=4, task="t\x1b", task_id="i\r")) == "h\\n:4 (t\\x1b[i\\r])"
-        assert json.loads(holder_json(Task("t", "x\n")))["task_id"] == "x\n"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -100,34 +98,6 @@ def test_a_request_that_was_sent_before(
     eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
-@pytest.mark.parametrize("kind", stores("redis", *QUEUEING), indirect=True)
-@pytest.mark.parametrize("idle", ["none is idle", "another is idle"])
-def test_a_connection_that_is_being_put_back(
-    backend: LockStore, opened: list[AbstractConnection], monkeypatch: pytest.MonkeyPatch, idle: str
-) -> None:
-    """The store is closed after it was decided where the connection is put, and before it is there."""
-    if idle == "another is idle":
-
-        def another() -> None:
-            patched.undo()
-            backend.get(NAME)
-
-        patched = pytest.MonkeyPatch()
-        during_requests(patched, another)
-    met: list[bool] = []
-
-    def monotonic() -> float:
-        if not met and sys._getframe(1).f_code.co_name == "keep":
-            met.append(True)
-            backend.close()
-        return time.monotonic()
-
-    monkeypatch.setattr(client, "monotonic", monotonic)
-    backend.get(NAME)
-    assert met
-    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
-
-
 def test_requests_that_come_after(kind: str, backend: LockStore, opened: list[AbstractConnection]) -> None:
     """Those of a heartbeat, for example, whose holder acquired its lock before the settings were changed."""
     mine = an_ask(NAME)
@@ -137,15 +107,6 @@ def test_requests_that_come_after(kind: str, backend: LockStore, opened: list[Ab
     if kind in ("redis", *QUEUEING):
         assert backend.permits.members("api") == []
     assert backend.release(NAME, mine.token) is Released.RELEASED
-    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
-
-
-def test_a_store_that_is_first_used_after(kind: str, opened: list[AbstractConnection]) -> None:
-    backend = make(kind)
-    backend.close()
-    granted(backend.acquire(an_ask(NAME)))
-    if kind in ("redis", *QUEUEING):
-        assert backend.permits.members("api") == []
     eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
 
 
@@ -159,15 +120,4 @@ def test_a_waiter(backend: LockStore, other: LockStore, opened: list[AbstractCon
         if handed_over:
             other.release(NAME, token)
             assert granted(waiter.wait(10) or waiter.acquire())
-    eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer
-
-
-def test_a_waiter_that_comes_after(backend: LockStore, other: LockStore, opened: list[AbstractConnection]) -> None:
-    token = new_token()
-    granted(other.acquire(an_ask(NAME, token)))
-    backend.close()
-    with backend.waiter(an_ask(NAME)) as waiter:
-        assert isinstance(waiter.acquire(), Busy)
-        other.release(NAME, token)
-        assert granted(waiter.wait(10) or waiter.acquire())
     eventually(lambda: not still_open(opened))  # of several instances one may be asked a moment longer

@@ -10,11 +10,10 @@ from django.core.exceptions import ImproperlyConfigured
 from redis.crc import key_slot
 
 from django_tasklock import BackendUnavailable, TaskLock
-from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.client import Client
 from django_tasklock.conf import Settings
-from django_tasklock.types import Busy, Released, Renewal, RenewalResult
+from django_tasklock.types import Busy, Released
 from tests.support.cluster_acts import SLOT, key_of, scripts
 from tests.support.redis_server import free_port
 from tests.support.stores import an_ask, granted
@@ -65,32 +64,12 @@ class TestKeys:
         with pytest.raises(ImproperlyConfigured, match="braces"):
             RedisBackend(Settings(LOCATION="redis+cluster://localhost", KEY_PREFIX=prefix))
 
-    def test_names_with_braces_are_names(self, backend):
-        for name in ("video:{x}", "{", "}{", "{task_lock}"):
-            mine = an_ask(name)
-            granted(backend.acquire(mine))
-            assert isinstance(backend.acquire(an_ask(name)), Busy)
-            assert [record.name for record in backend.records()] == [name]
-            assert backend.release(name, mine.token) is Released.RELEASED
-
 
 class TestLocation:
     @pytest.mark.parametrize("location", ["redis+cluster://", "redis+cluster://a,,b", "rediss+cluster://:6379,"])
     def test_what_names_no_nodes(self, location):
         with pytest.raises(ImproperlyConfigured, match="does not name nodes"):
             RedisBackend(Settings(LOCATION=location))
-
-    @pytest.mark.parametrize("location", ["redis+cluster://me:secret@a/1", "redis+cluster://me:secret@a:b"])
-    def test_a_database_or_a_port_that_is_none(self, location):
-        with pytest.raises(ImproperlyConfigured) as caught:
-            RedisBackend(Settings(LOCATION=location))
-        assert "secret" not in str(caught.value)
-
-    def test_the_backend_that_it_means(self, settings, cluster):
-        settings.TASKLOCK = {"LOCATION": cluster.url}
-        assert type(get_backend()) is RedisBackend
-        granted(get_backend().acquire(an_ask("video:1")))
-        assert cluster.serving(SLOT).client.get(key_of("video:1"))
 
     @TWINS
     def test_a_node_to_start_from_may_be_away(self, cluster, way):
@@ -132,16 +111,6 @@ class TestTrips:
         each = [after - earlier for after, earlier in zip(scripts(cluster), before, strict=True)]
         assert sorted(each) == [0, 0, 60]
 
-    def test_a_hundred_renewals_are_one_script(self, cluster, backend):
-        asks = [an_ask(f"video:{number}") for number in range(100)]
-        for ask in asks:
-            granted(backend.acquire(ask))
-        batch = [Renewal(ask.name, ask.token, 50_000) for ask in asks]
-        backend.renew(batch)
-        before = scripts(cluster)
-        assert backend.renew(batch) == [RenewalResult.RENEWED] * 100
-        assert sum(scripts(cluster)) - sum(before) == 1
-
 
 class TestLostReplies:
     @pytest.fixture
@@ -155,13 +124,6 @@ class TestLostReplies:
             raise redis.ConnectionError("Connection closed by server.")
 
         return lambda: monkeypatch.setattr(Client, "exchange", losing)
-
-    def test_a_release_that_is_sent_again_is_known_to_have_released(self, backend, lose_the_next):
-        mine = an_ask("video:1")
-        granted(backend.acquire(mine))
-        lose_the_next()
-        assert backend.release("video:1", mine.token) is Released.RELEASED
-        assert backend.get("video:1") is None
 
     def test_a_removal_is_not_sent_again(self, backend, lose_the_next):
         """It could take the lock of the next holder."""

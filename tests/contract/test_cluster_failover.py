@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import time
@@ -105,22 +104,3 @@ def test_a_waiter_is_woken_where_the_lock_is_now(watched: Cluster, backend: Redi
         assert as_soon_as_it_can(lambda: backend.release("video:1", mine.token)) is Released.RELEASED
         eventually(lambda: waits.granted, 20)
     other.close()
-
-
-def test_coroutines_find_it_again(watched: Cluster, backend: RedisBackend) -> None:
-    async def scenario() -> None:
-        ask = an_ask("video:1")
-        granted(await backend.aacquire(ask))
-        kill_primary(watched)
-
-        async def patiently() -> Any:
-            while True:
-                try:
-                    return await backend.arelease("video:1", ask.token)
-                except BackendUnavailable:
-                    await asyncio.sleep(0.05)
-
-        found = await asyncio.wait_for(asyncio.gather(*(patiently() for _ in range(5))), 30)
-        assert Released.RELEASED in found
-
-    asyncio.run(scenario())

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,14 +10,11 @@ from typing import Any
 import pytest
 
 from django_tasklock import BackendUnavailable, TaskLock, list_all_task_locks
-from django_tasklock.backends import get_backend
 from django_tasklock.checks.deploy import check_store
 from tests.support.cluster import Cluster, clustered
-from tests.support.cluster_acts import SLOT, Waiting, key_of, listening
+from tests.support.cluster_acts import SLOT, key_of
 from tests.support.redis_server import find, free_port
-from tests.support.stores import eventually
 from tests.support.tls import self_signed
-from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.slow  # not repeated on each Redis: not all that there are to unpack know TLS
@@ -79,60 +73,28 @@ def cluster(secured: Secured, configure: Any) -> Cluster:
     return secured.cluster
 
 
-@TWINS
-def test_locks(cluster: Cluster, way: str) -> None:
+def test_locks(cluster: Cluster) -> None:
     locks = [TaskLock(name, lease=30) for name in NAMES]
     for lock in locks:
-        assert call(way, lock, "acquire")
+        assert lock.acquire()
     assert {info.name for info in list_all_task_locks()} == set(NAMES)
     for lock in locks:
         lock.ensure_held()
         assert cluster.serving(SLOT).client.get(key_of(lock.name))
-        assert call(way, lock, "release")
+        assert lock.release()
     assert list_all_task_locks() == []
-
-
-def test_who_waits_is_woken(cluster: Cluster) -> None:
-    backend = get_backend()
-    lock = TaskLock(NAMES[0], lease=30)
-    assert lock.acquire()
-    with Waiting(backend, NAMES[0], looks=30) as waiting:
-        eventually(lambda: listening(cluster, NAMES[0]) == 1)
-        lock.release()
-        eventually(lambda: waiting.granted)
-        backend.release(NAMES[0], waiting.request.token)
 
 
 def test_the_check_has_nothing_to_say_against_it(cluster: Cluster) -> None:
     assert check_store() == []
 
 
-@TWINS
 @pytest.mark.parametrize(
     "wrong", [{"password": "guessed"}, {"user": "nobody"}, {"trusted": False}], ids=["password", "user", "certificate"]
 )
-def test_an_authentication_error_does_not_contain_the_password(
-    secured: Secured, configure: Any, way: str, wrong: Any
-) -> None:
+def test_an_authentication_error_does_not_contain_the_password(secured: Secured, configure: Any, wrong: Any) -> None:
     configure(LOCATION=secured.url(**wrong))
     with pytest.raises(BackendUnavailable) as caught:
-        call(way, TaskLock(NAMES[0], on_unavailable="raise"), "acquire")
+        TaskLock(NAMES[0], on_unavailable="raise").acquire()
     for secret in ("guessed", "s3cr3t"):
         assert secret not in str(caught.value)
-
-
-def test_without_tls(secured: Secured, configure: Any) -> None:
-    configure(LOCATION=secured.url().partition("?")[0].replace("rediss", "redis"))
-    with pytest.raises(BackendUnavailable):
-        TaskLock(NAMES[0], on_unavailable="raise").acquire()
-
-
-@contextlib.contextmanager
-def stopped_replica(cluster: Cluster) -> Iterator[None]:
-    """The replica of the locks hears nothing."""
-    replica = cluster.replicas[cluster.primaries.index(cluster.serving(SLOT))]
-    os.kill(replica.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(replica.pid, signal.SIGCONT)

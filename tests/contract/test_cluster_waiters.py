@@ -35,24 +35,6 @@ async def maybe(answer: Any) -> Any:
     return await answer if asyncio.iscoroutine(answer) else answer
 
 
-def test_a_release_wakes_them_in_order(cluster, backend, other):
-    name = "video:1"
-    mine = an_ask(name)
-    granted(backend.acquire(mine))
-    waiters = []
-    for number in range(3):
-        waiters.append(Waiting(other if number % 2 else backend, name, looks=60).__enter__())
-        eventually(lambda number=number: listening(cluster, name) == number + 1)
-    token = mine.token
-    for number, waiter in enumerate(waiters):
-        assert backend.release(name, token) is Released.RELEASED
-        eventually(lambda waiter=waiter: waiter.granted, 20)  # long before it looks by itself
-        assert [one.granted is not None for one in waiters] == [True] * (number + 1) + [False] * (2 - number)
-        token = waiter.request.token
-    for waiter in waiters:
-        waiter.__exit__()
-
-
 def test_a_contended_acquisition_is_two_trips_and_a_push(cluster, backend, other):
     mine = an_ask("video:1")
     for _ in range(2):  # the second time their connections are there, and the scripts are known
@@ -65,21 +47,6 @@ def test_a_contended_acquisition_is_two_trips_and_a_push(cluster, backend, other
         trips = sum(scripts(cluster)) - before
         other.release("video:1", waits.request.token)
     assert trips == 2  # to join, and the release
-
-
-def test_async_waiters_are_woken(cluster, backend, other):
-    mine = an_ask("video:1")
-    granted(backend.acquire(mine))
-
-    async def scenario() -> None:
-        waiter = other.waiter(an_ask("video:1"))
-        assert isinstance(await waiter.aacquire(), Busy)
-        released = asyncio.get_running_loop().run_in_executor(None, backend.release, "video:1", mine.token)
-        assert isinstance(await waiter.await_(20.0), Grant)  # which nothing but being woken makes it
-        await released
-        await waiter.aleave()
-
-    async_to_sync(scenario)()
 
 
 @TWINS
@@ -144,22 +111,3 @@ def test_a_dead_waiter_is_passed_over_at_once(cluster, backend, other, monkeypat
         eventually(lambda: heard(cluster, dead.request.token) == 0)
         backend.release("video:1", mine.token)
         eventually(lambda: alive.granted, 20)  # long before it looks by itself
-
-
-def test_a_waiter_whose_token_was_released_is_skipped(cluster, backend, other):
-    """As they do who cannot leave, in an outage or cancelled twice: the heartbeat releases what they asked for."""
-    mine, gone = an_ask("video:1"), an_ask("video:1")
-    granted(backend.acquire(mine))
-    waiter = other.waiter(gone)
-    assert isinstance(waiter.acquire(), Busy)
-    backend.release("video:1", gone.token)
-    assert backend.waiters("video:1").waiting == []
-    assert backend.release("video:1", mine.token) is Released.RELEASED
-    granted(backend.acquire(an_ask("video:1")))
-    waiter.leave()
-
-
-def test_when_its_holder_dies_the_first_has_it(cluster, backend, other):
-    granted(backend.acquire(an_ask("video:1", ttl=300)))
-    with Waiting(other, "video:1", 0.3) as waits:
-        eventually(lambda: waits.granted, 20)

@@ -1,33 +1,36 @@
-"""Lists above every store: complete whatever moves meanwhile; ten thousand locks are filtered and sorted, no more."""
+"""Lists above every store: every order, filter and page, whatever moves meanwhile; sorted up to ten thousand."""
 
 from __future__ import annotations
 
-import pytest
-import redis
+import itertools
+from collections.abc import Iterator
 
-from django_tasklock import list_all_task_locks
+import pytest
+
+from django_tasklock import TaskLockError, list_all_task_locks
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
-from django_tasklock.backends.contract.lists import Query
+from django_tasklock.backends.contract.codec import text_of
+from django_tasklock.backends.contract.lists import Counts, Query
 from django_tasklock.backends.contract.stores import LockStore
-from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.conf import Settings
-from django_tasklock.types import Renewal
-from tests.support.stores import LISTING, an_ask, clear, granted, make, stores
+from django_tasklock.conf import EXPIRING
+from django_tasklock.types import Holder, Renewal
+from tests.support.stores import ALL, LISTING, an_ask, clear, eventually, granted, make, stores
 
-pytest_plugins = ["tests.support.redis_fixtures"]
-
-LONG = '{"token":"a","holder":{"host":"%s"},"at":1,"fence":1,"until":2}' % ("x" * 20_000)
+ORDERS = [(order, down) for order in ("expiry", "age", "left") for down in (False, True)]
 
 
-@pytest.fixture(params=stores(*LISTING))
-def backend(request) -> LockStore:
+@pytest.fixture(params=stores("memory"))
+def backend(request) -> Iterator[LockStore]:
     """A backend with an empty store."""
     clear(request.param)
     backend = make(request.param)
     yield backend
     backend.close_idle()
     backend.close()
+
+
+listing = pytest.mark.parametrize("backend", stores(*LISTING), indirect=True)
 
 
 def fill(backend: LockStore, number: int) -> list[str]:
@@ -38,94 +41,153 @@ def fill(backend: LockStore, number: int) -> list[str]:
     return names
 
 
-def read(backend: LockStore) -> list[str]:
-    """The names of all, in the order in which they are found."""
-    return [record.name for part in lists.each(backend) for record in part]
+def found(backend: LockStore, **query) -> list[str]:
+    """The names on one page."""
+    return [record.name for record in lists.page(backend, Query(**query)).records]
 
 
-@pytest.mark.parametrize("size", [2, 3, 7, 19, 20, 21, 50])
+def walk(backend: LockStore, query: Query) -> list[str]:
+    """The names on all pages, as whoever follows ``next`` sees them."""
+    names: list[str] = []
+    while True:
+        page = lists.page(backend, query)
+        assert len(page.records) <= query.limit
+        names += [record.name for record in page.records]
+        if page.next is None:
+            return names
+        query = query._replace(offset=page.next)
+
+
+# name: lease and hold in seconds, in order of acquisition
+MANY = {"d": (50, 900), "a": (8, 800), "f": (40, 100), "b": (300, 400), "e": (5, 700), "c": (60, 60), "g": (20, 500)}
+
+
+@pytest.mark.parametrize(("order", "descending"), ORDERS)
+def test_every_order_and_state_in_pages_of_every_size(backend, order, descending):
+    """Those that are not all live ones come in order of expiry, whatever is asked for."""
+    for number in range(3):
+        backend.acquire(an_ask(f"dead:{number}", ttl=1 + number))
+    for name, (lease, hold) in MANY.items():
+        granted(backend.acquire(an_ask(name, ttl=lease * 1000, hold=hold * 1000)))
+        eventually(lambda name=name: (record := backend.get(name)) and record.now > record.at)
+    by = {
+        "expiry": lambda name: MANY[name][0],
+        "age": lambda name: -list(MANY).index(name),
+        "left": lambda name: MANY[name][1],
+    }
+    wanted = sorted(MANY, key=by[order], reverse=descending)
+    query = Query(order=order, descending=descending)
+    for size in (1, 2, 3, 7, 8):
+        assert walk(backend, query._replace(limit=size)) == wanted
+    middle = lists.page(backend, query._replace(offset=2, limit=3))
+    assert [record.name for record in middle.records] == wanted[2:5]
+    assert (middle.total, middle.next, middle.more) == (7, 5, False)
+    for beyond in (7, 99):
+        assert lists.page(backend, query._replace(offset=beyond)) == ([], 7, None, False)
+    turn = reversed if descending else iter
+    assert walk(backend, query._replace(which="expiring", limit=1)) == [*turn(["e", "a"])]
+    assert walk(backend, query._replace(which="orphaned", limit=2)) == [*turn(["dead:0", "dead:1", "dead:2"])]
+    for which, total in backend.counts()._asdict().items():
+        assert lists.page(backend, query._replace(which=which)).total == total
+
+
+def test_an_empty_store(backend):
+    for (order, _), which in itertools.product(ORDERS, Counts._fields):
+        assert lists.page(backend, Query(which, order)) == ([], 0, None, False)
+
+
+LITERAL = [
+    "a*",
+    "a?",
+    "[ab]",
+    "a%",
+    "a_b",
+    "axb",
+    "a\\b",
+    "a.b",
+    "%d",
+    "(a",
+    "-",
+    "^a$",
+    "{x}",
+    "'; --",
+    "ab",
+    "видé影",
+]
+
+
+@pytest.mark.parametrize("order", ["expiry", "age"])
+def test_text_is_literal(backend, order):
+    """Gold standard 8.38: glob, LIKE and pattern characters are letters like others."""
+    for name in LITERAL:
+        backend.acquire(an_ask(f"video:{name}:1"))
+    for text in [*LITERAL, "*", "?", "%", "_", "[", "]", "\\", ".", "$", "^", "VIDEO:A", ":", "deo:", "none"]:
+        wanted = sorted(f"video:{name}:1" for name in LITERAL if text.lower() in f"video:{name}:1".lower())
+        assert sorted(walk(backend, Query(order=order, text=text, limit=2))) == wanted, text
+
+
+def test_the_task_as_a_whole_and_who_has_waiters(backend):
+    holders = {
+        "a": Holder(task="app.tasks.work", row="app.video:1"),
+        "b": Holder(task="app.tasks.work_more", row="app.video:11"),
+        "c": Holder(task='say "hi" \\ ü', row="app.video:1"),
+        "d": Holder(host="app.tasks.work", task_id='"task":"app.tasks.work"'),
+    }
+    for name, holder in holders.items():
+        backend.acquire(an_ask(name, holder=text_of(holder)))
+    assert found(backend, task="app.tasks.work") == ["a"]
+    assert found(backend, task='say "hi" \\ ü') == ["c"]
+    assert found(backend, task="App.tasks.work") == found(backend, task="work") == []
+    assert found(backend, task="app.tasks.work", text="b") == []
+    assert found(backend, waiting=True) == []
+    with backend.waiter(an_ask("b")) as place:
+        place.acquire()
+        assert found(backend, waiting=True) == ["b"]
+        assert [record.waiting for record in lists.page(backend, Query(waiting=True)).records] == [1]
+
+
+@listing
+@pytest.mark.parametrize("size", [2, 7, 20, 50])
 def test_parts_of_any_size_make_one_list(backend, monkeypatch, size):
     monkeypatch.setattr(lists, "PART", size)
     names = fill(backend, 20)
-    assert read(backend) == names
-    assert lists.read(backend)[1] is False
-    by_left = lists.page(backend, Query(order="left", offset=2, limit=3))
-    assert [record.name for record in by_left.records] == list(reversed(names))[2:5]
-    assert (by_left.total, by_left.next, by_left.more) == (20, 5, False)
+    records, more = lists.read(backend)
+    assert [record.name for record in records] == names
+    assert more is False
 
 
-@pytest.mark.parametrize("moved", [range(1), range(3), range(3, 7), range(12), range(4, 20), range(20)])
+@listing
+@pytest.mark.parametrize("moved", [range(1), range(3, 7), range(4, 20), range(20)])
 def test_what_is_renewed_or_released_between_two_parts_hides_no_other(backend, monkeypatch, moved):
     monkeypatch.setattr(lists, "PART", 5)
     names = fill(backend, 20)
-    found: list[str] = []
+    seen: list[str] = []
     for number, part in enumerate(lists.each(backend)):
-        found += [record.name for record in part]
+        seen += [record.name for record in part]
         if number == 0:
             backend.renew([Renewal(names[one], names[one] * 4, 500_000) for one in moved])
         if number == 1:
             for one in range(3):
                 backend.release(names[one], names[one] * 4)
-    assert sorted(found) == names
-    assert len(found) == len(set(found))
+    assert sorted(seen) == names
+    assert len(seen) == len(set(seen))
 
 
 def test_of_more_than_are_sorted_a_page_says_that_there_are_more(backend, monkeypatch):
     monkeypatch.setattr(lists, "PART", 3)
     names = fill(backend, 8)
-    for most, more in ((7, True), (8, False), (9, False)):
+    for most, more in ((7, True), (8, False)):
         monkeypatch.setattr(lists, "MOST", most)
-        for query in (
-            Query(order="age"),
-            Query(order="left"),
-            Query(descending=True),
-            Query(text="video"),
-            Query(text="nothing"),
-        ):
+        for query in (Query(order="age"), Query(descending=True), Query(text="video"), Query(text="nothing")):
             page = lists.page(backend, query)
             assert page.more is more
             wanted = names[:most] if query.text != "nothing" else []
             assert (sorted(record.name for record in page.records), page.total) == (wanted, len(wanted))
         plain = lists.page(backend, Query(limit=5))
         assert (plain.total, plain.next, plain.more) == (8, 5, False)
-        assert [record.name for record in lists.page(backend, Query(offset=5)).records] == names[5:]
-    assert [record.name for record in lists.page(backend, Query(), lambda one: one.name > names[5]).records] == names[
-        6:
-    ]
-
-
-@pytest.mark.redis
-class TestRedis:
-    @pytest.fixture
-    def backend(self, redis_server) -> RedisBackend:
-        """Locks in a Redis of this test's own."""
-        backend = RedisBackend(Settings(LOCATION=redis_server.url))
-        yield backend
-        backend.close()
-
-    @pytest.mark.parametrize(
-        ("disturb", "lost"),
-        [
-            pytest.param(lambda cli: cli.delete("task_lock:video:07"), {"video:07"}, id="deleted by hand"),
-            pytest.param(lambda cli: cli.zadd("task_lock#queue:video:07", {"somebody": 1}), set(), id="somebody waits"),
-            pytest.param(lambda cli: cli.set("task_lock:video:07", LONG, keepttl=True), set(), id="a long value"),
-            pytest.param(lambda cli: cli.persist("task_lock:video:07"), set(), id="never expires"),
-            pytest.param(lambda cli: cli.pexpire("task_lock:video:07", 50_000), set(), id="expires before all others"),
-            pytest.param(lambda cli: cli.pexpire("task_lock:video:07", 500_000), set(), id="expires after all others"),
-        ],
-    )
-    @pytest.mark.parametrize("size", [3, 7, 8, 9, 50])
-    def test_what_is_changed_by_hand_between_two_parts_hides_no_other(
-        self, backend, redis_server, monkeypatch, disturb, lost, size
-    ):
-        monkeypatch.setattr(lists, "PART", size)
-        names = fill(backend, 20)
-        with redis.Redis.from_url(redis_server.url) as cli:
-            disturb(cli)
-            assert set(read(backend)) == set(names) - lost
-            assert read(backend) == [record.name for record in backend.records()]
-            assert backend.counts().live == cli.zcard("task_lock#index") == 20 - len(lost)
-            assert backend.counts().no_expiry == sum(record.ttl is None for record in backend.records())
+        assert found(backend, offset=5) == names[5:]
+    kept = lists.page(backend, Query(), lambda one: one.name > names[5]).records
+    assert [record.name for record in kept] == names[6:]
 
 
 @pytest.mark.redis
@@ -140,3 +202,16 @@ def test_ten_thousand_and_one(settings):
     page = lists.page(backend, Query(order="age", limit=10))
     assert (page.total, page.more) == (10_000, True)
     assert lists.page(backend, Query(offset=10_000)).records[0].name == "video:10000"
+
+
+@pytest.mark.parametrize("backend", stores(*(name for name in ALL if name not in LISTING)), indirect=True)
+def test_a_store_that_cannot_list_says_so(backend):
+    for verb in (lambda: lists.page(backend, Query()), backend.counts, backend.records):
+        with pytest.raises(TaskLockError, match="cannot list its keys; the Redis and the database backend"):
+            verb()
+    assert backend.prune(10) == 0
+
+
+def test_expiring_is_less_than_a_default_lease_is_ever_left_with():
+    """A lease of 60 s is renewed when 40 s are left: nothing healthy is called expiring."""
+    assert EXPIRING < 40_000

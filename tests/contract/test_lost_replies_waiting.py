@@ -88,19 +88,6 @@ def test_a_waiter_gets_the_lock_although_the_notification_was_lost(
 
 
 @TWINS
-def test_a_waiter_outlives_its_connections(
-    proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
-) -> None:
-    granted(stranger.acquire(an_ask(name, STRANGER)))
-    with ThreadPoolExecutor(1) as pool:
-        taken = pool.submit(call, way, TaskLock(name), "acquire", blocking_timeout=30)
-        eventually(lambda: waiting(store, name) == 1)
-        proxy.cut()
-        stranger.release(name, STRANGER)
-        assert taken.result(10) is True
-
-
-@TWINS
 def test_a_waiter_that_listens_again_keeps_its_place(
     proxy: Proxy, store: Store, stranger: RedisBackend, name: str, way: str
 ) -> None:

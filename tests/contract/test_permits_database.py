@@ -7,9 +7,9 @@ from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
 from django_tasklock.backends.database import permits as rows, purging
-from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
+from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.models import LimiterRow, PermitRow
-from django_tasklock.types import Busy, Grant, Released
+from django_tasklock.types import Busy, Grant
 from tests.support.permits import a_request
 from tests.support.stores import granted, make
 
@@ -102,14 +102,3 @@ def test_old_rows_go_faster_than_new_ones_come(permits, monkeypatch):
         permits.acquire(request)
         permits.release(request.name, request.token)
     assert LimiterRow.objects.count() == 40
-
-
-def test_a_purge_that_fails_does_not_fail_the_release(permits, monkeypatch):
-    def fail(limit):
-        raise BackendUnavailable("planted")
-
-    request = a_request(NAME, 2)
-    permits.acquire(request)
-    monkeypatch.setattr(permits.purging, "purge", fail)
-    permits.purging.rows = purging.EVERY
-    assert permits.release(NAME, request.token) is Released.RELEASED

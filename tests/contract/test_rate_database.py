@@ -30,6 +30,7 @@ def crew() -> Iterator[Crew]:
     crew.dismiss()
 
 
+@pytest.mark.slow
 def test_four_processes(crew):
     """Many of them lose the race for the row now and then; none of their calls is one too many."""
     RateRow.objects.all().delete()

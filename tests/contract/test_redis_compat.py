@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import gc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -19,11 +18,10 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import pool_of
 from django_tasklock.types import Released
-from tests.support.exercise import HALVES, KINDS, Exercise
+from tests.support.exercise import HALVES, KINDS, Exercise, exercise
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.tls import self_signed
-from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -64,13 +62,10 @@ def test_url_with_a_database_number(
     assert not database(0).exists("task_lock#fence")
 
 
-@HALVES
 @pytest.mark.parametrize("query", ["", "?db=6"])
-def test_unix_socket(
-    server: RedisServer, socket_path: Path, configure: Any, database: Any, name: str, query: str, exercised: Exercise
-) -> None:
+def test_unix_socket(socket_path: Path, server: Any, configure: Any, database: Any, name: str, query: str) -> None:
     configure(LOCATION=f"unix://{socket_path}{query}")
-    exercised(name, database(6 if query else 0))
+    exercise(name, database(6 if query else 0))
 
 
 @pytest.fixture(scope="module")
@@ -89,19 +84,10 @@ def test_tls(tls: tuple[Proxy, Path], configure: Any, database: Any, name: str, 
     exercised(name, database(0))
 
 
-def test_tls_connections_are_closed_with_their_loop(tls: tuple[Proxy, Path], configure: Any, name: str) -> None:
-    """Both sides have said good-bye before the loop ends: nothing is left for the garbage collector to warn of."""
-    configure(LOCATION=f"{tls[0].url}?ssl_ca_certs={tls[1]}&socket_connect_timeout=30")  # and so long for the good-bye
-    for _ in range(10):
-        assert call("async", get_backend(), "get", name) is None
-    gc.collect()
-
-
-@TWINS
-def test_tls_to_somebody_unknown(tls: tuple[Proxy, Path], configure: Any, name: str, way: str) -> None:
+def test_tls_to_somebody_unknown(tls: tuple[Proxy, Path], configure: Any, name: str) -> None:
     configure(LOCATION=tls[0].url)
     with pytest.raises(BackendUnavailable, match=r"(?i)certificate|Error 1 connecting"):
-        call(way, TaskLock(name), "acquire")
+        TaskLock(name).acquire()
 
 
 # --- by CACHES alias
@@ -110,30 +96,19 @@ ALIASES = pytest.mark.parametrize("kind", KINDS)
 
 
 @ALIASES
-@HALVES
-def test_alias(server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise) -> None:
-    alias(kind, f"redis://127.0.0.1:{server.port}/7")
-    assert isinstance(get_backend(), RedisBackend)
-    exercised(name, database(7))
-
-
-@ALIASES
-@HALVES
-def test_alias_that_decodes(
-    server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise
-) -> None:
+def test_alias_that_decodes(server: RedisServer, alias: Any, database: Any, name: str, kind: str) -> None:
     """And has retries, timeouts and a protocol of its own: those are the cache's."""
     options = {"decode_responses": True, "socket_timeout": 30, "protocol": 3, "health_check_interval": 1}
     if kind == "django-redis":
         options = {"CONNECTION_POOL_KWARGS": {**options, "retry_on_timeout": True}}
     alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
-    exercised(name, database(7))
+    assert isinstance(get_backend(), RedisBackend)
+    exercise(name, database(7))
 
 
 @ALIASES
-@HALVES
 def test_alias_that_pickles_and_compresses(
-    server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise
+    server: RedisServer, alias: Any, database: Any, name: str, kind: str
 ) -> None:
     """What the cache does to its values is no matter of ours."""
     options = {"serializer": "django.core.cache.backends.redis.RedisSerializer"}
@@ -144,18 +119,19 @@ def test_alias_that_pickles_and_compresses(
             "IGNORE_EXCEPTIONS": True,
         }
     alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
-    exercised(name, database(7))
+    assert isinstance(get_backend(), RedisBackend)
+    exercise(name, database(7))
 
 
 @ALIASES
-@HALVES
 def test_keys_do_not_depend_on_the_cache_s(
-    server: RedisServer, alias: Any, database: Any, name: str, kind: str, exercised: Exercise
+    server: RedisServer, alias: Any, database: Any, name: str, kind: str
 ) -> None:
     """A deploy that raises VERSION must not hand every lock out twice."""
     url = f"redis://127.0.0.1:{server.port}/7"
     alias(kind, url, KEY_PREFIX="site", VERSION=1, TIMEOUT=5)
-    exercised(name, database(7))
+    assert isinstance(get_backend(), RedisBackend)
+    exercise(name, database(7))
     lock = TaskLock(name)
     assert lock.acquire() is True
     alias(kind, url, KEY_PREFIX="elsewhere", VERSION=2)
@@ -190,11 +166,8 @@ def test_pools_have_short_timeouts_and_no_retries(server: RedisServer, alias: An
         assert connection.socket_timeout < 1
         assert connection.socket_connect_timeout < 1
         assert connection.retry._retries == 0
-
-
-def test_a_shorter_timeout_is_kept(server: RedisServer) -> None:
-    connection: Any = pool_of(f"{server.url}?socket_timeout=0.2").make_connection()
-    assert connection.socket_timeout == 0.2
+    shorter: Any = pool_of(f"{server.url}?socket_timeout=0.2").make_connection()
+    assert shorter.socket_timeout == 0.2
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,28 +17,26 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Released, Renewal, RenewalResult
-from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
-from tests.support.twins import TWINS, call, token_in
+from tests.support.twins import token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
 
-@TWINS
-def test_script_flush_between_verbs(store: redis.Redis, name: str, way: str) -> None:
+def test_script_flush_between_verbs(store: redis.Redis, name: str) -> None:
     """Gold standard 8.34: scripts are sent again, whichever verb is first to miss its own."""
     backend = get_backend()
     lock = TaskLock(name)
     for verb, answer in (("acquire", True), ("extend", True), ("release", Released.RELEASED)):
         store.script_flush()
-        assert call(way, lock, verb) == answer
+        assert getattr(lock, verb)() == answer
     ask = an_ask(name)
     store.script_flush()
-    granted(call(way, backend, "acquire", ask))
+    granted(backend.acquire(ask))
     store.script_flush()
-    assert call(way, backend, "get", name).token == ask.token
+    assert backend.get(name).token == ask.token
     store.script_flush()
     assert backend.renew([Renewal(name, ask.token, 60_000)]) == [RenewalResult.RENEWED]
     store.script_flush()
@@ -48,79 +45,42 @@ def test_script_flush_between_verbs(store: redis.Redis, name: str, way: str) -> 
     assert force_release_task_lock(name) is True
 
 
-@TWINS
-def test_a_missing_script_costs_one_more_trip(proxy: Proxy, store: redis.Redis, name: str, way: str) -> None:
-    call(way, get_backend(), "get", name)
-    store.script_flush()
-    with proxy.recorded() as sent:
-        call(way, get_backend(), "get", name)
-    assert [request[0] for request in sent] == [b"EVALSHA", b"EVAL"]
-
-
-@TWINS
-def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
+def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name: str) -> None:
     """Gold standard 8.34: neither script nor lock is there any more, and no answer pretends otherwise."""
     configure(LOCATION=redis_server.url)
-
-    def restart() -> None:
+    lock = TaskLock(name)
+    for after in (lambda: lock.extend() is False and lock.lost, lambda: get_backend().get(name) is None):
+        assert lock.acquire() is True
         redis_server.kill()
         redis_server.start()
-
-    async def on_one_loop() -> None:
-        lock = TaskLock(name)
-        assert await lock.aacquire() is True
-        restart()
-        await asyncio.sleep(0.05)
-        assert await lock.aextend() is False
-        assert lock.lost
-        assert await lock.arelease() is Released.GONE
-        assert await lock.aacquire() is True
-        restart()
-        await asyncio.sleep(0.05)
-        assert await lock.arelease() is Released.GONE
-
-    if way == "async":
-        asyncio.run(on_one_loop())
-        return
-    lock = TaskLock(name)
-    assert lock.acquire() is True
-    restart()
-    assert lock.extend() is False
-    assert lock.lost
-    assert lock.release() is Released.GONE
-    assert lock.acquire() is True
-    restart()
-    assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.LOST]
-    assert lock.release() is Released.GONE
+        assert after()
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.LOST]
+        assert lock.release() is Released.GONE
 
 
-@TWINS
-def test_a_waiter_outlives_a_restart(
-    configure: Any, redis_server: RedisServer, another: Any, name: str, way: str
-) -> None:
+def test_a_waiter_outlives_a_restart(configure: Any, redis_server: RedisServer, another: Any, name: str) -> None:
     """It loses its place, its channel and the holder it waited for, and takes the lock."""
     configure(LOCATION=redis_server.url)
     stranger = another(redis_server.url)
     granted(stranger.acquire(an_ask(name)))
     lock = TaskLock(name)
     with ThreadPoolExecutor(1) as pool, redis.Redis.from_url(redis_server.url) as private:
-        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        waited = pool.submit(lock.acquire, blocking_timeout=30)
         eventually(lambda: private.zcard(f"task_lock#queue:{name}") == 1)
         eventually(private.pubsub_channels)  # it listens, so it was told that the lock is busy
         redis_server.kill()
         redis_server.start()
         assert waited.result(30) is True
         assert token_in(private, name) == lock.token
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+        assert pool.submit(lock.release).result(10) is Released.RELEASED
 
 
-@pytest.mark.parametrize("kind", ["django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"])
 def test_clearing_the_cache_clears_the_locks_in_its_database(
-    settings: Any, redis_server: RedisServer, name: str, kind: str
+    settings: Any, redis_server: RedisServer, name: str
 ) -> None:
     """Not prevented, only never silent: the holder is told. The backend's docstring says to use another database."""
     assert "cache.clear()" in (RedisBackend.__doc__ or "")
-    settings.CACHES = {"default": {"BACKEND": kind, "LOCATION": redis_server.url}}
+    settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}}
     settings.TASKLOCK = {"LOCATION": "default", "LEASE": 0.3}
     told: list[str] = []
     lock = TaskLock(name, on_lost=told.append)

@@ -15,11 +15,11 @@ import redis
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.wake import warn_cannot_subscribe
-from django_tasklock.types import Busy, Released
+from django_tasklock.types import Released
 from tests.support import environment
 from tests.support.exercise import HALVES, Exercise
 from tests.support.stores import an_ask, eventually, granted
-from tests.support.twins import TWINS, call, token_in
+from tests.support.twins import token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -61,26 +61,23 @@ def test_user_of_an_alias(alias: Any, user: Any, store: redis.Redis, name: str, 
     exercised(name, store)
 
 
-@TWINS
-def test_a_wrong_password(configure: Any, user: Any, name: str, way: str) -> None:
+def test_a_wrong_password(configure: Any, user: Any, name: str) -> None:
     url = user("~*", "+@all")
     configure(LOCATION=url.replace(urlsplit(url).password or "", "wrong"))
     with pytest.raises(BackendUnavailable, match="Authentication") as caught:
-        call(way, TaskLock(name), "acquire")
+        TaskLock(name).acquire()
     assert "wrong@" not in str(caught.value)
 
 
-@TWINS
-def test_a_user_without_the_keys(configure: Any, user: Any, store: redis.Redis, name: str, way: str) -> None:
+def test_a_user_without_the_keys(configure: Any, user: Any, store: redis.Redis, name: str) -> None:
     configure(LOCATION=user("~something:else", "&*", "+@all"))
     with pytest.raises(BackendUnavailable, match="Redis refused"):
-        call(way, TaskLock(name), "acquire")
+        TaskLock(name).acquire()
     assert not store.exists(f"task_lock:{name}")
 
 
-@TWINS
 def test_a_user_without_channels_waits_by_asking(
-    configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, way: str, warnings_logged: Any
+    configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, warnings_logged: Any
 ) -> None:
     """Whoever may not listen is not in the queue, and gets the lock when it is free all the same."""
     warn_cannot_subscribe.cache_clear()
@@ -89,18 +86,17 @@ def test_a_user_without_channels_waits_by_asking(
     granted(stranger.acquire(ask))
     lock = TaskLock(name)
     with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        waited = pool.submit(lock.acquire, blocking_timeout=30)
         eventually(lambda: any("waiters poll" in line for line in warnings_logged()))
         eventually(lambda: not store.exists(f"task_lock#queue:{name}"))
         assert stranger.release(name, ask.token) is Released.RELEASED
         assert waited.result(10) is True
         assert token_in(store, name) == lock.token
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
+        assert pool.submit(lock.release).result(10) is Released.RELEASED
 
 
-@TWINS
 def test_a_holder_without_channels_releases_to_waiters_that_look(
-    configure: Any, user: Any, another: Any, store: redis.Redis, name: str, way: str
+    configure: Any, user: Any, another: Any, store: redis.Redis, name: str
 ) -> None:
     """It may not tell the waiter, who has subscribed: the lock is handed over for it to find."""
     mute = another(user("~task_lock*", "resetchannels", "+@all"))
@@ -109,31 +105,9 @@ def test_a_holder_without_channels_releases_to_waiters_that_look(
     configure(LOCATION=os.environ[environment.REDIS])
     lock = TaskLock(name)
     with ThreadPoolExecutor(1) as pool:
-        waited = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
+        waited = pool.submit(lock.acquire, blocking_timeout=30)
         eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
         assert mute.release(name, ask.token) is Released.RELEASED
         assert waited.result(10) is True
         assert store.zcard(f"task_lock#queue:{name}") == 0
-        assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-
-
-def test_waiters_who_may_publish_to_nobody_leave_no_place_behind(
-    user: Any, another: Any, store: redis.Redis, name: str
-) -> None:
-    """Two wait; the first is handed the lock and not told, and finds that out when it asks."""
-    listening = user("~task_lock*", "&task_lock#*", "+@all", "-publish")
-    first, second = another(listening), another(listening)
-    holder = an_ask(name)
-    granted(first.acquire(holder))
-    asks = [an_ask(name), an_ask(name)]
-    waiters = [backend.waiter(ask) for backend, ask in zip((first, second), asks, strict=True)]
-    for waiter in waiters:
-        waiter.acquire()
-    assert store.zcard(f"task_lock#queue:{name}") == 2
-    assert first.release(name, holder.token) is Released.RELEASED
-    assert isinstance(waiters[1].acquire(), Busy)
-    granted(waiters[0].acquire())
-    assert store.zcard(f"task_lock#queue:{name}") == 1
-    waiters[1].leave()
-    assert store.zcard(f"task_lock#queue:{name}") == 0
-    waiters[0].leave()
+        assert pool.submit(lock.release).result(10) is Released.RELEASED

@@ -12,10 +12,7 @@ import redis
 from django_tasklock import (
     TaskLock,
     TaskLockAcquireError,
-    acquire_task_lock,
-    list_all_task_locks,
     rate_limited,
-    release_task_lock,
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
@@ -115,13 +112,6 @@ def test_a_process_that_waits_again_gets_the_lock_in_one_round_trip(
         return [request[0] for request in sent]
 
     assert asyncio.run(main()) == [b"EVALSHA", b"EVALSHA"]
-
-
-def test_the_plain_functions(known: Proxy, name: str) -> None:
-    assert requests(known, lambda: acquire_task_lock(name, 30)) == [b"EVALSHA"]
-    assert requests(known, lambda: release_task_lock(name)) == [b"EVALSHA"]
-    assert requests(known, list_all_task_locks) == [b"EVALSHA"]
-    assert requests(known, lambda: get_backend().remove(name)) == [b"EVALSHA"]
 
 
 def test_renewing_a_hundred(known: Proxy, store: redis.Redis, name: str) -> None:

@@ -15,14 +15,14 @@ from django_redis.pool import ConnectionFactory
 from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.location import TIMEOUT, database_of, pool_of
+from django_tasklock.backends.redis.location import database_of, pool_of
 from django_tasklock.checks.store import check_backend
 from django_tasklock.types import Released
-from tests.support.exercise import HALVES, Exercise
+from tests.support.exercise import HALVES, Exercise, exercise
 from tests.support.redis_server import free_port
 from tests.support.sentinel import SERVICE, Watched, watched
 from tests.support.stores import an_ask, eventually, granted
-from tests.support.twins import TWINS, call, token_in
+from tests.support.twins import token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -61,11 +61,10 @@ def alias(settings: Any, configure: Callable[..., None]) -> Callable[..., None]:
     return set_alias
 
 
-@HALVES
-def test_the_primary_is_found(watch: Watched, alias: Any, name: str, exercised: Exercise) -> None:
+def test_the_primary_is_found(watch: Watched, alias: Any, name: str) -> None:
     alias(watch.port, decode_responses=True, socket_timeout=30)
     with watch.primary(3) as store:
-        exercised(name, store)
+        exercise(name, store)
 
 
 @HALVES
@@ -76,18 +75,17 @@ def test_the_primary_is_found_by_url(watch: Watched, configure: Any, name: str, 
         exercised(name, store)
 
 
-@TWINS
-def test_a_url_has_the_servers_user(watch: Watched, configure: Any, name: str, way: str) -> None:
+def test_a_url_has_the_servers_user(watch: Watched, configure: Any, name: str) -> None:
     """Sentinels are not asked as that one."""
     url = f"redis+sentinel://somebody:p%40ss@127.0.0.1:{watch.port}/{SERVICE}/3"
     configure(LOCATION=url)
     with watch.primary(3) as store:
         with pytest.raises(BackendUnavailable, match="AuthenticationError"):
-            call(way, TaskLock(name), "acquire")
+            TaskLock(name).acquire()
         store.execute_command("ACL", "SETUSER", "somebody", "reset", "on", ">p@ss", "~*", "&*", "+@all")
         try:
             lock = TaskLock(name)
-            assert call(way, lock, "acquire") is True
+            assert lock.acquire() is True
             assert token_in(store, name) == lock.token
             assert lock.release()
         finally:
@@ -148,31 +146,13 @@ def test_a_url_that_is_none(url: str, said: str, configure: Any) -> None:
     assert "secret" not in problem.msg
 
 
-@HALVES
-def test_a_sentinel_that_is_away_is_passed_over(watch: Watched, alias: Any, name: str, exercised: Exercise) -> None:
-    alias(free_port(), watch.port)
-    with watch.primary(3) as store:
-        exercised(name, store)
-
-
-@TWINS
-def test_no_sentinel_at_all(alias: Any, name: str, way: str) -> None:
+def test_no_sentinel_at_all(alias: Any, name: str) -> None:
     """Told as soon as with a server: no node has more than its share of the time."""
     alias(free_port(), free_port(), free_port())
     started = time.monotonic()
     with pytest.raises(BackendUnavailable, match="MasterNotFound"):
-        call(way, TaskLock(name), "acquire")
+        TaskLock(name).acquire()
     assert time.monotonic() - started < 3
-
-
-def test_all_nodes_together_have_the_time_of_one(watch: Watched, alias: Any) -> None:
-    alias(watch.port, free_port(), free_port(), socket_timeout=30)
-    pool: Any = pool_of("locks")
-    nodes = [node.connection_pool.make_connection() for node in pool.sentinel_manager.sentinels]
-    assert len(nodes) == 3
-    for setting in ("socket_timeout", "socket_connect_timeout"):
-        assert sum(getattr(node, setting) for node in nodes) <= TIMEOUT + 0.001
-    assert all(node.retry._retries == 0 for node in nodes)
 
 
 def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -> None:

@@ -20,7 +20,6 @@ from asgiref.sync import sync_to_async
 from django_tasklock import RateLimiter, TaskLockError
 from django_tasklock.rates import answers
 from tests.support.public import in_store
-from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 SOON = datetime.now(UTC) + timedelta(hours=1)
@@ -96,12 +95,11 @@ READ = {
 }
 
 
-@TWINS
 @pytest.mark.parametrize("case", READ)
-def test_what_a_service_asks_for_is_what_it_gets(way: str, case: str, warnings_logged: Any) -> None:
+def test_what_a_service_asks_for_is_what_it_gets(case: str, warnings_logged: Any) -> None:
     response, expected = READ[case]
     limiter = RateLimiter("api", "5/s", max_wait=7200)
-    pause = call(way, limiter, "penalize_from", response)
+    pause = limiter.penalize_from(response)
     if isinstance(expected, datetime):
         left = (expected - datetime.now(UTC)).total_seconds()
         assert left - 1.5 < pause < left + 60
@@ -128,13 +126,12 @@ ODD = [
 ]
 
 
-@TWINS
 @pytest.mark.parametrize("headers", ODD, ids=str)
 def test_a_missing_or_odd_value_is_a_pause_and_a_warning_that_names_it(
-    way: str, headers: dict[str, str], warnings_logged: Any
+    headers: dict[str, str], warnings_logged: Any
 ) -> None:
     limiter = RateLimiter("api", "5/s")
-    assert call(way, limiter, "penalize_from", SimpleNamespace(headers=headers)) == pytest.approx(1, abs=0.01)
+    assert limiter.penalize_from(SimpleNamespace(headers=headers)) == pytest.approx(1, abs=0.01)
     [line] = [line for line in warnings_logged() if "does not say for how long" in line]
     assert all(repr(value) in line for value in headers.values())
     assert headers or "no Retry-After" in line

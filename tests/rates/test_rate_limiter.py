@@ -1,4 +1,4 @@
-"""``RateLimiter`` on every store that keeps rate limits, in both halves."""
+"""``RateLimiter``: callers wait for their turn at a limit that all share. What stores do is in ``tests/contract``."""
 
 from __future__ import annotations
 
@@ -16,17 +16,15 @@ from django.db import connection
 from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.db.clock import Now
-from django_tasklock.rates import options as rates_options, reservation as rates_reservation
+from django_tasklock.rates import reservation as rates_reservation
 from django_tasklock.types import monotonic
 from tests.support.public import Received, in_store
 from tests.support.rate_callers import at_once, most_within
 from tests.support.stores import eventually, stores
 from tests.support.twins import TWINS, call
 
-STORES = ("redis", "database", "memory")
 
-
-@pytest.fixture(params=stores(*STORES), autouse=True)
+@pytest.fixture(params=stores("memory"), autouse=True)
 def store(request, settings) -> Iterator[str]:
     if request.param == "database":
         from django_tasklock.models import RateRow
@@ -35,8 +33,12 @@ def store(request, settings) -> Iterator[str]:
     yield from in_store(request.param, settings)
 
 
-@TWINS
+on_each = pytest.mark.parametrize("store", stores("redis", "database", "memory"), indirect=True)
+
+
 class TestWaiting:
+    @on_each
+    @TWINS
     def test_so_many_at_once_and_then_at_the_pace(self, way):
         limiter, calls = RateLimiter("api", "5/0.2s", margin=0.1), []
         with Received(signals.rate_granted) as granted:
@@ -47,99 +49,62 @@ class TestWaiting:
         assert [one["how"] for one in granted[:5]] == ["at_once"] * 5
         assert 0.2 < calls[5][0] - calls[0][0] < 20
 
-    def test_without_waiting(self, way):
-        limiter = RateLimiter("api", "2/h")
-        assert [bool(call(way, limiter, "try_acquire")) for _ in range(3)] == [True, True, False]
-
-    def test_a_deadline_that_cannot_be_met_is_refused_at_once(self, way):
+    def test_a_deadline_that_cannot_be_met_is_refused_at_once(self):
         limiter = RateLimiter("api", "1/20s")
-        call(way, limiter, "acquire")
+        limiter.acquire()
         began = time.monotonic()
         with pytest.raises(
             RateLimitExceeded, match=r"api.*1/20s.*next reservation is in (19|20)\.\d+ s, it may take"
         ) as caught:
-            call(way, limiter, "acquire", 5)
+            limiter.acquire(5)
         assert time.monotonic() - began < 2
         assert 18 < caught.value.retry_after <= 20.1
         assert caught.value.name == "api"
         assert limiter.usage().windows[0].ahead == 0
         assert limiter.usage().refused == 1
 
-    def test_the_horizon(self, way):
+    def test_the_horizon(self):
         limiter = RateLimiter("api", "1/20s", max_wait=30)
-        call(way, limiter, "reserve")
-        call(way, limiter, "reserve")
+        limiter.reserve()
+        limiter.reserve()
         with pytest.raises(RateLimitExceeded) as caught:
-            call(way, limiter, "acquire")
+            limiter.acquire()
         assert 39 < caught.value.retry_after <= 40.2
 
-    def test_a_reservation_knows_its_time(self, way):
+    def test_a_reservation_knows_its_time(self):
         limiter = RateLimiter("api", "1/20s")
-        call(way, limiter, "acquire")
-        reservation = call(way, limiter, "reserve")
+        limiter.acquire()
+        reservation = limiter.reserve()
         assert 18 < reservation.wait <= 20.05
         assert timedelta(seconds=18) < reservation.time - limiter.usage().time <= timedelta(seconds=20.05)
         reservation.cancel()
         limiter = RateLimiter("another", "1/0.2s")
-        call(way, limiter, "acquire")
-        reservation = call(way, limiter, "reserve")
-        call(way, reservation, "use")
+        limiter.acquire()
+        reservation = limiter.reserve()
+        reservation.use()
         assert reservation.wait == 0
         assert limiter.usage().time >= reservation.time
         with pytest.raises(TaskLockError, match="was used before"):
             reservation.use()
 
-    def test_a_reservation_that_was_given_back_goes_to_the_next(self, way):
-        limiter = RateLimiter("api", "1/20s")
-        first, second, third = (call(way, limiter, "reserve") for _ in range(3))
-        assert call(way, second, "cancel")
-        assert not call(way, second, "cancel")
-        again = call(way, limiter, "reserve")
-        assert abs((again.time - second.time).total_seconds()) < 0.01
-        assert again.time < third.time
-        assert first.wait == 0
-
-    def test_a_reservation_goes_back_once_however_often_that_is_said(self, way):
+    def test_a_reservation_goes_back_once_however_often_that_is_said(self):
         """Two deliveries of a message, two threads, a cancel that is sent again: six calls in a window of five."""
         limiter = RateLimiter("api", "1/20s")
-        [_, lost, _] = (call(way, limiter, "reserve") for _ in range(3))
+        [_, lost, _] = (limiter.reserve() for _ in range(3))
         asked = (lost.limiter.terms, 1, lost.slot.booked.slot, lost.slot.booked.edition)
         said: list[bool] = []
         for thread in at_once(lambda: said.append(limiter.store.cancel(*asked)), *[()] * 4):
             thread.join(30)
         assert sorted(said) == [False, False, False, True]
-        again = call(way, limiter, "reserve")
+        again = limiter.reserve()
         assert abs((again.time - lost.time).total_seconds()) < 0.01
         assert not limiter.store.cancel(*asked)
-        assert 58 < call(way, limiter, "reserve").wait < 60.2
+        assert 58 < limiter.reserve().wait < 60.2
         token = again.move()
         assert [limiter.give_back(token), limiter.give_back(token)] == [True, False]
 
-    def test_the_longest_wait_is_that_of_an_hourly_limit(self, way):
-        """The next reservation is an hour and a margin away."""
-        limiter = RateLimiter("api", "1/h")
-        call(way, limiter, "acquire")
-        assert 3600 < call(way, limiter, "reserve").wait < 3607.3
-        with pytest.raises(RateLimitExceeded):
-            call(way, limiter, "reserve")
-
-    def test_a_call_that_was_not_made_counts_for_nothing(self, way):
-        limiter = RateLimiter("api", "1/20s")
-        reservation = call(way, limiter, "acquire")
-        assert call(way, reservation, "cancel")
-        assert call(way, limiter, "try_acquire")
-
-    def test_several_rates_all_or_nothing(self, way):
-        limiter = RateLimiter("api", "2/0.1s", "3/20s")
-        for _ in range(3):
-            call(way, limiter, "acquire")
-        assert not call(way, limiter, "try_acquire")
-        with pytest.raises(RateLimitExceeded):
-            call(way, limiter, "acquire", 1)
-        short, long = call(way, limiter, "usage").windows
-        assert (short.rate, short.limit, long.limit) == ("2/0.1s", 2, 3)
-        assert long.used == 3
-
+    @on_each
+    @TWINS
     def test_what_a_call_really_cost(self, way):
         """Tokens per minute: an estimate first, the truth afterwards."""
         limiter = RateLimiter("tokens", "1000/20s")
@@ -152,32 +117,21 @@ class TestWaiting:
         assert call(way, limiter, "usage").used == 1000
         assert not call(way, limiter, "try_acquire")
 
-    def test_great_costs(self, way):
-        limiter = RateLimiter("tokens", "9000/60s")
-        reservation = call(way, limiter, "acquire", cost=5_000)
-        assert not call(way, limiter, "try_acquire", cost=5_000)
-        call(way, reservation, "settle", 4_000)
-        assert call(way, limiter, "try_acquire", cost=5_000)
-        assert not call(way, limiter, "try_acquire")
-
-    def test_reset(self, way):
-        limiter = RateLimiter("api", "1/h")
-        assert call(way, limiter, "try_acquire")
-        call(way, limiter, "reset")
-        assert call(way, limiter, "try_acquire")
-
-    def test_what_was_settled_to_nothing_can_be_settled_again(self, way):
+    @on_each
+    def test_what_was_settled_to_nothing_can_be_settled_again(self):
         """A call that seemed to have failed, and is on the bill: it was the only one."""
         limiter = RateLimiter("api", "1000/m", "2000/h")
-        reservation = call(way, limiter, "acquire", cost=500)
-        assert call(way, reservation, "settle", 0)
+        reservation = limiter.acquire(cost=500)
+        assert reservation.settle(0)
         assert limiter.usage().used == 0
-        assert call(way, reservation, "settle", 800)
+        assert reservation.settle(800)
         assert [window.used for window in limiter.usage().windows] == [800, 800]
-        assert not call(way, limiter, "try_acquire", cost=300)
-        assert call(way, reservation, "settle", 100)
-        assert call(way, limiter, "try_acquire", cost=900)
+        assert not limiter.try_acquire(cost=300)
+        assert reservation.settle(100)
+        assert limiter.try_acquire(cost=900)
 
+    @on_each
+    @TWINS
     def test_a_reservation_moves_to_another_process(self, way):
         """As a Celery message carries it: booked once, resumed on arrival."""
         limiter = RateLimiter("api", "1/0.1s", margin=0.1)
@@ -219,8 +173,7 @@ class TestPushback:
         assert limiter.usage().paused == 0
 
     @pytest.mark.parametrize("form", ["number", "text", "timedelta", "date", "datetime"])
-    @TWINS
-    def test_retry_after_as_it_came(self, way, form):
+    def test_retry_after_as_it_came(self, form):
         limiter = RateLimiter("api", "5/s")
         until = datetime.now(UTC) + timedelta(seconds=30)
         given = {
@@ -230,17 +183,15 @@ class TestPushback:
             "date": format_datetime(until, usegmt=True),
             "datetime": until,
         }[form]
-        assert 28 < call(way, limiter, "penalize", given) <= 30.01
+        assert 28 < limiter.penalize(given) <= 30.01
         assert 28 < limiter.usage().paused <= 30.01
         assert not limiter.try_acquire()
+        assert RateLimiter("other", "5/s", max_wait=10).penalize(10**6) == pytest.approx(10, abs=0.5)
 
     @pytest.mark.parametrize("given", [None, "soon", -1, float("nan"), True, b"", datetime(2026, 1, 1)])  # noqa: DTZ001
     def test_anything_else_is_refused(self, given):
         with pytest.raises(TaskLockError, match="retry_after"):
             RateLimiter("api", "5/s").penalize(given)
-
-    def test_has_a_cap(self):
-        assert RateLimiter("api", "5/s", max_wait=10).penalize(10**6) == pytest.approx(10, abs=0.5)
 
     def test_an_adaptive_limit_falls_for_everybody(self):
         RateLimiter("api", "10/20s", adaptive=True).penalize(0.01)
@@ -278,6 +229,7 @@ class TestReset:
 
 
 class TestTenants:
+    @on_each
     @TWINS
     def test_have_a_quota_of_their_own_inside_the_shared_one(self, way):
         limiter = RateLimiter("api", "5/h", tenants="3/h")
@@ -286,6 +238,10 @@ class TestTenants:
         assert [bool(call(way, other, "try_acquire")) for _ in range(3)] == [True, True, False]
         assert other.usage().used == 2  # what the shared limit refused is not charged to the tenant
         assert limiter.usage().used == 5
+        assert limiter.tenant("big", "4/h").tenant("big").name == limiter.tenant("big").name
+        limiter.penalize(30)
+        assert not call(way, limiter.tenant("third"), "try_acquire")
+        assert limiter.tenant("third").usage().used == 0
 
     def test_an_object_without_a_text_of_its_own_is_none(self):
         """Each would be a tenant by itself, with all of the quota."""
@@ -309,10 +265,6 @@ class TestTenants:
         with pytest.raises(TaskLockError, match="must not contain"):
             RateLimiter("a:tenant:b", "1/h")
 
-    def test_one_with_another_quota(self):
-        limiter = RateLimiter("api", "10/h", tenants="1/h")
-        assert [bool(limiter.tenant("big", "3/h").try_acquire()) for _ in range(4)] == [True, True, True, False]
-
     def test_without_any_quota(self):
         with pytest.raises(TaskLockError, match="no quota for tenants"):
             RateLimiter("api", "10/h").tenant("acme")
@@ -323,46 +275,33 @@ class TestTenants:
         assert limiter.tenant("acme").reserve().wait > 3000
         assert limiter.tenant("other").try_acquire()
 
-    def test_a_pushback_stops_all_of_them(self):
-        limiter = RateLimiter("api", "10/h", tenants="5/h")
-        limiter.tenant("acme").penalize(30)
-        assert not limiter.tenant("other").try_acquire()
-        assert limiter.tenant("other").usage().used == 0
-
     def test_a_cancelled_call_is_given_back_to_both(self):
         limiter = RateLimiter("api", "1/h", tenants="1/h")
         limiter.tenant("acme").acquire().cancel()
         assert limiter.tenant("acme").try_acquire()
 
 
-class TestContextManagers:
-    def test_a_limiter(self):
-        limiter = RateLimiter("api", "2/h")
-        with limiter as reservation:
+def test_context_managers():
+    """A limiter waits; a reservation waits, and may be cancelled inside: the call was not made."""
+    limiter = RateLimiter("api", "9/h")
+
+    async def work() -> None:
+        async with limiter as reservation:
+            assert reservation.state == "used"
+        async with await sync_to_async(limiter.reserve)() as reservation:
             assert reservation.state == "used"
 
-        async def work() -> None:
-            async with limiter as reservation:
-                assert reservation.state == "used"
-
-        async_to_sync(work)()
-        assert limiter.usage().used == 2
-
-    def test_a_reservation(self):
-        limiter = RateLimiter("api", "2/h")
-        with limiter.reserve() as reservation:
-            reservation.cancel()  # the call was not made
-        assert limiter.usage().used == 0
-
-        async def work() -> None:
-            async with await sync_to_async(limiter.reserve)() as reservation:
-                assert reservation.state == "used"
-
-        async_to_sync(work)()
-        assert limiter.usage().used == 1
+    with limiter as reservation:
+        assert reservation.state == "used"
+    with limiter.reserve() as reservation:
+        reservation.cancel()
+    assert limiter.usage().used == 1
+    async_to_sync(work)()
+    assert limiter.usage().used == 3
 
 
 class TestCancelling:
+    @on_each
     @pytest.mark.slow
     def test_a_thousand_coroutines_at_random_moments(self, store):
         """Before, in and after the question, and asleep: every reservation comes back."""
@@ -408,6 +347,7 @@ class TestCancelling:
         assert limiter.usage().windows[0].ahead == 0
 
 
+@on_each
 def test_calls_of_one_millisecond_are_at_once(store, monkeypatch):
     """Some databases count milliseconds, and the slots of one are microseconds apart."""
     if store == "database":
@@ -465,19 +405,6 @@ class TestDecorator:
         configure("3/h")
         assert fetch.rate_limit.limiter().terms.rates[0].limit == 3
 
-    def test_rates_are_read_and_options_checked_once(self, settings, monkeypatch):
-        """At decoration, not for each call; and whatever the settings become."""
-
-        @rate_limited("api", "2/h", timeout=0)
-        def fetch() -> None: ...
-
-        monkeypatch.setattr(rates_options, "parse_rates", None)
-        fetch()
-        settings.TASKLOCK = {**settings.TASKLOCK, "LEASE": 50}
-        fetch()
-        with pytest.raises(RateLimitExceeded):
-            fetch()
-
     def test_what_cannot_work_is_said_at_decoration(self):
         with pytest.raises(TaskLockError, match="no rate"):
             rate_limited("api", "often")
@@ -499,6 +426,7 @@ class TestDecorator:
 
 
 class TestListing:
+    @on_each
     def test_limiters_by_their_last_use(self):
         """To the second: not each call is noted in the index."""
         RateLimiter("one", "5/s").try_acquire()
@@ -569,15 +497,14 @@ class TestSignals:
         assert len(refused) == 1
 
 
-@TWINS
-def test_a_refused_try_acquire_is_logged_at_debug_only(way, caplog):
+def test_a_refused_try_acquire_is_logged_at_debug_only(caplog):
     """``try_acquire`` in a loop would write one each time; who may wait, and cannot, is told as ever."""
     limiter = RateLimiter("api", "1/h")
-    assert call(way, limiter, "try_acquire")
+    assert limiter.try_acquire()
     with caplog.at_level(logging.DEBUG, "django_tasklock"), Received(signals.rate_refused) as refused:
-        assert not call(way, limiter, "try_acquire")
+        assert not limiter.try_acquire()
         with pytest.raises(RateLimitExceeded):
-            call(way, limiter, "acquire", 0.5)
+            limiter.acquire(0.5)
     assert len(refused) == 2
     told = [record.levelname for record in caplog.records if record.getMessage().startswith("refused")]
     assert told == ["DEBUG", "INFO"]
@@ -587,3 +514,19 @@ def test_a_refused_try_acquire_is_logged_at_debug_only(way, caplog):
 def test_a_number_of_reservations_that_cannot_be(number):
     with pytest.raises(TaskLockError, match="number must be a whole number, 0 or more"):
         RateLimiter("api", "100/m").reserve_many(number)
+
+
+class TestADeploy:
+    def test_that_adds_a_rate(self):
+        """What was booked before is not counted by it; no call is delayed by that."""
+        for _ in range(3):
+            RateLimiter("api", "1000/m").try_acquire()
+        both = RateLimiter("api", "1000/m", "2/h")
+        assert [bool(both.try_acquire()) for _ in range(3)] == [True, True, False]
+        assert RateLimiter("api", "1000/m").try_acquire()
+
+    def test_that_lowers_the_limit_below_a_moved_reservation(self):
+        """No window has room for it."""
+        token = RateLimiter("api", "100/h").reserve(cost=50).move()
+        with pytest.raises(TaskLockError, match="a cost of 50 does not fit into the limit 10/h of 'api'"):
+            RateLimiter("api", "10/h").restore(token, 1)

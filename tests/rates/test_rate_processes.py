@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from datetime import timedelta
@@ -55,12 +54,6 @@ class TestExact:
         assert len(calls) == 60
         assert most_within(calls, 0.2) <= 20
 
-    def test_several_rates_at_once(self, staff, name):
-        calls = times(staff[:4], f"call({name!r}, ['8/0.1s', '16/0.5s'], 10, margin=0.2)")
-        assert len(calls) == 40
-        assert most_within(calls, 0.1) <= 8
-        assert most_within(calls, 0.5) <= 16
-
     def test_heavy_and_light_calls(self, staff, name):
         workers = staff[:4]
         for number, worker in enumerate(workers):
@@ -68,11 +61,6 @@ class TestExact:
         calls = times(workers, f"call({name!r}, ['30/0.2s'], 12, cost=cost, margin=0.2)")
         assert {units for _, units in calls} == {1, 2, 3}
         assert most_within(calls, 0.2) <= 30
-
-    def test_many_units(self, staff, name):
-        calls = times(staff[:4], f"call({name!r}, ['10000/0.2s'], 80, cost=100, margin=0.2)")
-        assert sum(units for _, units in calls) == 32_000
-        assert most_within(calls, 0.2) <= 10_000
 
     def test_some_that_are_killed_and_reservations_that_are_cancelled(self, crew, name):
         """In the middle of it all: the others are served, in windows that are never too full."""
@@ -115,18 +103,6 @@ def test_the_script_of_the_source(name):
         assert limiter.acquire()
     assert 0.5 < time.monotonic() - began < 30
     assert limiter.usage().used <= 100
-
-
-@pytest.mark.slow
-@pytest.mark.skipif(not os.environ.get("TASKLOCK_TEST_MINUTE"), reason="takes a minute: set TASKLOCK_TEST_MINUTE")
-def test_the_script_of_the_source_as_it_stands(name):
-    """The same with a minute."""
-    limiter = RateLimiter(name, "100/60s")
-    limiter.reset()
-    began = time.monotonic()
-    for _ in range(120):
-        assert limiter.acquire()
-    assert 60 < time.monotonic() - began < 90
 
 
 def test_a_limit_changed_under_load(staff, name):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
 from collections.abc import Iterator
 
@@ -32,6 +31,7 @@ def crew() -> Iterator[Crew]:
     crew.dismiss()
 
 
+@pytest.mark.slow
 def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, store):
     """Four processes with fifty threads each; who waits no longer than a second asks once, unless it is late."""
     for script in SCRIPTS.values():
@@ -53,6 +53,7 @@ def test_exactly_the_limit_in_each_window_and_one_question_each(crew, name, stor
     assert turns == sorted(turns)
 
 
+@pytest.mark.slow
 def test_who_waits_for_longer_asks_twice_and_the_order_stays(crew, name, store):
     """Half a second before its turn each asks once more: so no trip but these, and none that asks each window."""
     with Trips(store) as trips:
@@ -101,29 +102,6 @@ def known(proxy: Proxy, name: str, store: redis.Redis) -> Proxy:
     return proxy
 
 
-def test_one_round_trip_for_each_verb(known, name):
-    limiter = RateLimiter(name, "5/s, 100/h", margin=5)
-
-    def trips(act) -> int:
-        with known.recorded() as sent:
-            answer = act()
-        assert {request[0] for request in sent} == {b"EVALSHA"}
-        nonlocal last
-        last = answer
-        return len(sent)
-
-    last = None
-    assert trips(limiter.try_acquire) == 1
-    assert trips(limiter.try_acquire) == 1
-    assert trips(lambda: limiter.acquire(cost=3)) == 1
-    assert trips(lambda reservation=last: reservation.settle(2)) == 1
-    assert trips(limiter.reserve) == 1
-    assert trips(lambda reservation=last: reservation.cancel()) == 1
-    assert trips(limiter.usage) == 1
-    assert trips(lambda: limiter.penalize(0.001)) == 1
-    assert trips(limiter.reset) == 1
-
-
 @TWINS
 def test_a_long_wait_is_confirmed_half_a_second_before_its_turn(known, name, way, monkeypatch):
     """Once: the answer is the word of the store on its turn. A short one is not, and goes by the first answer."""
@@ -145,6 +123,7 @@ def test_a_long_wait_is_confirmed_half_a_second_before_its_turn(known, name, way
     assert len(sent) == 1
 
 
+@pytest.mark.slow
 def test_a_caller_that_wakes_late_takes_the_next_slot_and_who_is_behind_it_the_one_after(name, monkeypatch):
     """One of three sleeps for too long. All go, in the order in which they came, and none too late for its slot."""
     limiter = RateLimiter(name, "1/1.2s", margin=0.2)
@@ -170,34 +149,15 @@ def test_a_caller_that_wakes_late_takes_the_next_slot_and_who_is_behind_it_the_o
     assert limiter.usage().windows[0].ahead == 0
 
 
-@TWINS
-def test_a_slot_that_nobody_confirms_goes_to_the_next(name, way):
+def test_a_slot_that_nobody_confirms_goes_to_the_next(name):
     """Who was killed asleep holds up nobody: his turn is that of whoever asks then."""
     limiter = RateLimiter(name, "1/1.2s", margin=0.3)
     limiter.acquire()
     killed = limiter.reserve()
-    mine = call(way, limiter, "reserve")
+    mine = limiter.reserve()
     eventually(lambda: killed.slot.late > -0.9)
-    call(way, mine, "use")
+    mine.use()
     assert mine.slot.booked.time - killed.slot.booked.time < 3_000_000
-
-
-def test_threads_that_wait_share_nothing_but_the_store(name):
-    """A pause, a reset and a slot that was given back are learnt from the store, whoever has caused them."""
-    limiter = RateLimiter(name, "1/1.2s", margin=0.3)
-    limiter.acquire()
-    first, second = limiter.reserve(), limiter.reserve()
-    assert second.wait > 2
-    assert first.cancel()
-    again = limiter.reserve()
-    assert abs((again.time - first.time).total_seconds()) < 0.01
-    ended: list[float] = []
-    thread = threading.Thread(target=lambda: (second.use(), ended.append(time.monotonic())))
-    thread.start()
-    limiter.reset()
-    thread.join(30)
-    assert ended
-    assert second.state == "used"
 
 
 def test_a_lost_reply_costs_a_reservation_and_never_gives_one_too_many(known, name):
@@ -241,5 +201,5 @@ def test_a_sleeping_caller_waits_for_the_end_of_a_pause_by_another_process(crew,
     worker.do(f"reserved = RateLimiter({name!r}, '1/1.2s', margin=0.3).reserve(); reserved.wait")
     worker.start("reserved.use(); clock()")
     stopped = time.clock_gettime(time.CLOCK_MONOTONIC)
-    limiter.penalize(3)
-    assert worker.done() - stopped > 3
+    limiter.penalize(2)
+    assert worker.done() - stopped > 2

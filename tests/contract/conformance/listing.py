@@ -4,58 +4,58 @@ from __future__ import annotations
 
 import asyncio
 
+from django_tasklock.backends.contract import lists
+from django_tasklock.backends.contract.lists import Counts, Query
 from django_tasklock.backends.contract.stores import LockStore
-from django_tasklock.types import Renewal
+from django_tasklock.types import Released, Renewal, RenewalResult
 from tests.contract.conformance.store import (
     NAMES,
     SHORT,
     StoreContract,
     an_ask,
     eventually,
+    granted,
     held,
     lapse,
+    new_token,
     ttl_of,
 )
 
 
 class ListingContract(StoreContract):
-    """Locks are listed in order of expiry. Lapsed locks are listed separately."""
+    """Locks are listed in order of expiry and counted by state. Lapsed locks are listed separately, and forgotten."""
 
     # Reading
 
     def test_the_record_shows_a_renewed_lease(self, backend: LockStore) -> None:
         mine = an_ask("video:1", ttl=2000)
         backend.acquire(mine)
-        assert ttl_of(backend.get("video:1")) <= 2000
+        first = held(backend.get("video:1"))
+        assert ttl_of(first) <= 2000
         backend.renew([Renewal("video:1", mine.token, 60_000)])
         assert 50_000 < ttl_of(backend.get("video:1")) <= 60_000
+        granted(backend.acquire(mine._replace(ttl_ms=70_000)))  # its answer was lost, say
+        again = held(backend.get("video:1"))
+        assert 60_000 < ttl_of(again) <= 70_000
+        assert again.at == first.at
 
     # Listing
 
-    def test_held_locks_come_in_order_of_expiry(self, backend: LockStore) -> None:
-        for seconds in (50, 20, 40, 10, 30):
-            backend.acquire(an_ask(f"video:{seconds}", ttl=seconds * 1000))
-        found = backend.records()
-        assert [record.name for record in found] == [f"video:{seconds}" for seconds in (10, 20, 30, 40, 50)]
-        assert all(0 < ttl_of(record) <= int(record.name[6:]) * 1000 for record in found)
-        for record in found:
-            same = held(backend.get(record.name))
-            assert (record.token, record.fence, record.at, record.until) == (
-                same.token,
-                same.fence,
-                same.at,
-                same.until,
-            )
-
-    def test_pages_follow_the_order_of_expiry(self, backend: LockStore) -> None:
-        for number in range(12):
+    def test_held_locks_come_in_pages_in_order_of_expiry(self, backend: LockStore) -> None:
+        for number in (7, 2, 11, 5, 0, 3, 9, 1, 10, 6, 4, 8):
             backend.acquire(an_ask(f"video:{number:02}", ttl=60_000 + number * 1000))
         pages = [backend.records(limit=5, offset=offset) for offset in (0, 5, 10, 15)]
         assert [len(page) for page in pages] == [5, 5, 2, 0]
-        names = [record.name for page in pages for record in page]
-        assert names == [f"video:{number:02}" for number in range(12)]
+        found = [record for page in pages for record in page]
+        assert [record.name for record in found] == [f"video:{number:02}" for number in range(12)]
+        for record in found:
+            same = held(backend.get(record.name))
+            assert (record.token, record.fence, record.asked) == (same.token, same.fence, same.asked)
+            assert abs(record.at - same.at) < 5000  # each instance of a quorum has a time of its own
+            assert abs(record.until - same.until) < 5000
+            assert 0 < ttl_of(record) <= 60_000 + int(record.name[6:]) * 1000
 
-    def test_a_renewed_lock_moves_to_its_new_place_in_the_list(self, backend: LockStore) -> None:
+    def test_a_renewed_or_extended_lock_moves_to_its_new_place_in_the_list(self, backend: LockStore) -> None:
         first, second = an_ask("first", ttl=10_000), an_ask("second", ttl=20_000)
         backend.acquire(first)
         backend.acquire(second)
@@ -63,6 +63,9 @@ class ListingContract(StoreContract):
         assert [record.name for record in backend.records()] == ["second", "first"]
         backend.extend("second", second.token, 40_000, 40_000)
         assert [record.name for record in backend.records()] == ["first", "second"]
+        later = an_ask("first", ttl=50_000)._replace(supersedes=first.token)
+        granted(backend.acquire(later))
+        assert [record.name for record in backend.records()] == ["second", "first"]
 
     def test_released_and_removed_locks_are_not_listed_anywhere(self, backend: LockStore) -> None:
         released, removed = an_ask("released"), an_ask("removed")
@@ -73,21 +76,24 @@ class ListingContract(StoreContract):
         assert backend.records() == []
         assert backend.records("orphaned") == []
 
-    def test_lapsed_locks_are_listed_apart(self, backend: LockStore) -> None:
+    def test_every_state_is_listed_and_counted(self, backend: LockStore) -> None:
         backend.acquire(an_ask("lives"))
+        backend.acquire(an_ask("expiring", ttl=8000))
         backend.acquire(an_ask("second", ttl=10 * SHORT))  # longer than a busy machine needs for the next line
         backend.acquire(an_ask("first", ttl=SHORT))
         lapse(backend, "second")
         # In a quorum, one instance may have it a moment longer than the majority.
-        eventually(lambda: [record.name for record in backend.records()] == ["lives"])
+        eventually(lambda: backend.counts() == Counts(live=2, expiring=1, no_expiry=0, orphaned=2))
+        assert [record.name for record in backend.records()] == ["expiring", "lives"]
+        assert [record.name for record in backend.records("expiring")] == ["expiring"]
+        assert backend.records("no_expiry") == []
         lapsed = backend.records("orphaned")
         assert [record.name for record in lapsed] == ["first", "second"]
         assert all(ttl_of(record) <= 0 for record in lapsed)
         assert [record.name for record in backend.records("orphaned", limit=1, offset=1)] == ["second"]
         [found] = [record for record in map(backend.get_orphaned, ("lives", "first", "nobody's")) if record is not None]
-        assert found.name == "first"
+        assert (found.name, found.token) == ("first", lapsed[0].token)
         assert ttl_of(found) <= 0
-        assert found.token == lapsed[0].token
 
     def test_a_lapsed_lock_that_is_taken_again_is_live_again(self, backend: LockStore) -> None:
         backend.acquire(an_ask("video:1", ttl=SHORT))
@@ -97,13 +103,53 @@ class ListingContract(StoreContract):
         assert backend.get_orphaned("video:1") is None
         assert [record.name for record in backend.records()] == ["video:1"]
 
-    # Removing
+    def test_pages_are_filtered_and_sorted_above_the_store(self, backend: LockStore) -> None:
+        held_for = {"video:b": (50_000, 900_000), "video:a": (8000, 800_000), "audio:c": (40_000, 100_000)}
+        for name, (ttl, hold) in held_for.items():
+            granted(backend.acquire(an_ask(name, ttl=ttl, hold=hold, holder='{"task":"t"}' if "a" in name else "{}")))
+        assert [record.name for record in lists.page(backend, Query(order="left")).records] == [
+            "audio:c",
+            "video:a",
+            "video:b",
+        ]
+        page = lists.page(backend, Query(text="VIDEO:", descending=True, limit=1))
+        assert ([record.name for record in page.records], page.total, page.next) == (["video:b"], 2, 1)
+        assert lists.page(backend, Query(text="task_lock")).records == []  # the prefix is no part of a name
+        assert [record.name for record in lists.page(backend, Query(task="t")).records] == ["video:a", "audio:c"]
+
+    # Removing and forgetting
 
     def test_a_lapsed_lock_is_not_listed_after_remove(self, backend: LockStore) -> None:
         backend.acquire(an_ask("video:1", ttl=SHORT))
         lapse(backend, "video:1")
         assert backend.remove("video:1") is None
         assert backend.records("orphaned") == []
+
+    def test_lapsed_locks_are_forgotten_a_few_at_a_time_and_held_ones_never(self, backend: LockStore) -> None:
+        dead = [an_ask(f"dead:{number}", ttl=SHORT + 5 * number) for number in range(5)]
+        fences = [granted(backend.acquire(one)).fence for one in dead]
+        backend.acquire(an_ask("alive"))
+        for one in dead:
+            lapse(backend, one.name)
+        granted(backend.acquire(an_ask("dead:4")))
+        assert backend.prune(2) == 2
+        assert [record.name for record in backend.records("orphaned")] == ["dead:2", "dead:3"]
+        assert backend.prune(10) == 2
+        assert backend.prune(10) == 0
+        assert sorted(record.name for record in backend.records()) == ["alive", "dead:4"]
+        assert backend.counts() == Counts(2, 0, 0, 0)
+        assert backend.release("dead:0", dead[0].token) is Released.GONE
+        assert backend.renew([Renewal("dead:0", dead[0].token, 5000)]) == [RenewalResult.LOST]
+        assert granted(backend.acquire(an_ask("dead:0"))).fence > fences[0]
+
+    def test_a_lock_that_has_an_end_keeps_it(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", ttl=50_000)
+        backend.acquire(mine)
+        for token in (mine.token, new_token(), ""):
+            assert backend.set_expiry("video:1", token, 1000) is False
+        assert backend.set_expiry("nothing", "", 1000) is False
+        assert 40_000 < ttl_of(backend.get("video:1")) <= 50_000
+        assert backend.get("nothing") is None
 
     # Names
 

@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.stores import LockStore, Permits
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
@@ -21,7 +22,6 @@ from tests.contract.conformance.store import (
     new_token,
     ttl_of,
 )
-from tests.contract.conformance.twins import TWINS, ask
 
 NAME = "transcode"
 
@@ -42,15 +42,12 @@ class PermitContract(PermitStoreContract):
 
     # Acquiring
 
-    @TWINS
-    def test_as_many_as_the_limit_are_granted_and_no_more(self, permits: Permits, way: str) -> None:
-        answers = [
-            granted(ask(way, permits.acquire, permits.aacquire, an_ask(NAME, limit=3, ttl=5000))) for _ in range(3)
-        ]
+    def test_as_many_as_the_limit_are_granted_and_no_more(self, permits: Permits) -> None:
+        answers = [granted(permits.acquire(an_ask(NAME, limit=3, ttl=5000))) for _ in range(3)]
         assert [answer.ttl for answer in answers] == [5000] * 3
         assert len({answer.fence for answer in answers}) == 3
         assert sorted(answer.fence for answer in answers) == [answer.fence for answer in answers]
-        assert isinstance(ask(way, permits.acquire, permits.aacquire, an_ask(NAME, limit=3)), Busy)
+        assert isinstance(permits.acquire(an_ask(NAME, limit=3)), Busy)
 
     def test_a_refusal_names_the_member_whose_lease_ends_first(self, permits: Permits) -> None:
         holder = Holder(host="web1", pid=7, boot="b", task="app.tasks.t", task_id="id-1")
@@ -83,10 +80,7 @@ class PermitContract(PermitStoreContract):
 
     def test_a_lock_of_the_same_name_is_independent(self, backend: LockStore, permits: Permits) -> None:
         fill(permits, 1)
-        mine = an_ask(NAME)
-        assert granted(backend.acquire(mine))
-        assert len(tokens(permits)) == 1
-        assert backend.release(NAME, mine.token) is Released.RELEASED
+        assert granted(backend.acquire(an_ask(NAME)))
         assert len(tokens(permits)) == 1
 
     def test_another_object_for_the_same_store_sees_the_permits(self, permits: Permits) -> None:
@@ -99,12 +93,6 @@ class PermitContract(PermitStoreContract):
         other.close()
         assert tokens(permits) == []
 
-    def test_the_limit_is_that_of_the_caller(self, permits: Permits) -> None:
-        fill(permits, 3)
-        assert isinstance(permits.acquire(an_ask(NAME, limit=2)), Busy)
-        assert isinstance(permits.acquire(an_ask(NAME, limit=3)), Busy)
-        assert granted(permits.acquire(an_ask(NAME, limit=4)))
-
     def test_a_lowered_limit_revokes_no_permit_and_grants_none_until_enough_are_released(
         self, permits: Permits
     ) -> None:
@@ -114,7 +102,11 @@ class PermitContract(PermitStoreContract):
             permits.release(NAME, token)
         assert isinstance(permits.acquire(an_ask(NAME, limit=1)), Busy)
         permits.release(NAME, taken[2])
+        assert permits.members(NAME) == []
+        assert permits.names() == []
         assert granted(permits.acquire(an_ask(NAME, limit=1)))
+        assert isinstance(permits.acquire(an_ask(NAME, limit=1)), Busy)
+        assert granted(permits.acquire(an_ask(NAME, limit=2)))  # the limit is that of the caller
 
     def test_of_many_threads_no_more_than_the_limit_are_granted(self, permits: Permits) -> None:
         grants: list[Grant] = []
@@ -137,27 +129,15 @@ class PermitContract(PermitStoreContract):
 
     # Releasing
 
-    @TWINS
-    def test_a_released_permit_is_free(self, permits: Permits, way: str) -> None:
-        taken = fill(permits)
-        assert ask(way, permits.release, permits.arelease, NAME, taken[1]) is Released.RELEASED
-        assert tokens(permits) == [taken[0], taken[2]]
-        assert granted(permits.acquire(an_ask(NAME, limit=3)))
-
     def test_a_permit_released_twice_makes_room_once(self, permits: Permits) -> None:
         """Gold standard 8.4, of docs/known-bugs.md."""
         taken = fill(permits)
         assert permits.release(NAME, taken[0]) is Released.RELEASED
         assert permits.release(NAME, taken[0]) is Released.GONE
         assert permits.release(NAME, new_token()) is Released.GONE
+        assert tokens(permits) == taken[1:]
         granted(permits.acquire(an_ask(NAME, limit=3)))
         assert isinstance(permits.acquire(an_ask(NAME, limit=3)), Busy)
-
-    def test_the_last_release_leaves_nothing_behind(self, permits: Permits) -> None:
-        for token in fill(permits):
-            permits.release(NAME, token)
-        assert permits.members(NAME) == []
-        assert permits.names() == []
 
     def test_a_token_is_valid_for_its_own_limiter_only(self, permits: Permits) -> None:
         [mine] = fill(permits, 1)
@@ -192,43 +172,36 @@ class PermitContract(PermitStoreContract):
         left = [ttl_of(record) for number in range(7) for record in permits.members(f"limiter:{number}")]
         assert len(left) == 153
         assert min(left) > 60_000
+        assert permits.renew([Renewal("unknown", new_token(), 1000)]) == [RenewalResult.LOST]
+        assert permits.members("unknown") == []
 
-    def test_renewing_an_unknown_permit_returns_lost(self, permits: Permits) -> None:
-        assert permits.renew([Renewal(NAME, new_token(), 1000)]) == [RenewalResult.LOST]
-        assert permits.renew([]) == []
-        assert permits.members(NAME) == []
-
-    @TWINS
-    def test_extending_begins_the_timeout_anew(self, permits: Permits, way: str) -> None:
+    def test_extending_begins_the_timeout_anew(self, permits: Permits) -> None:
         [mine] = fill(permits, 1, ttl=9000, hold=10_000)
         before = permits.members(NAME)[0]
-        assert ask(way, permits.extend, permits.aextend, NAME, mine, 60_000, 600_000)
+        assert permits.extend(NAME, mine, 60_000, 600_000)
         after = permits.members(NAME)[0]
         assert after.until - before.until > 500_000
         assert ttl_of(after) > 50_000
         assert (after.at, after.fence) == (before.at, before.fence)
-        assert not ask(way, permits.extend, permits.aextend, NAME, new_token(), 60_000, 600_000)
+        assert not permits.extend(NAME, new_token(), 60_000, 600_000)
 
     # Members
 
-    @TWINS
-    def test_members_are_listed_with_their_holders_in_the_order_of_their_grants(
-        self, permits: Permits, way: str
-    ) -> None:
+    def test_members_are_listed_with_their_holders_in_the_order_of_their_grants(self, permits: Permits) -> None:
         taken = [
             an_ask(NAME, limit=3, hold=10_000 * n, holder=json.dumps({"host": f"web{n}", "pid": n, "task": "t"}))
             for n in (1, 2, 3)
         ]
         for one in taken:
             granted(permits.acquire(one))
-        found = ask(way, permits.members, permits.amembers, NAME)
+        found = permits.members(NAME)
         assert [record.token for record in found] == [one.token for one in taken]
         assert [record.holder.host for record in found] == ["web1", "web2", "web3"]
         assert [record.until - record.at for record in found] == [10_000, 20_000, 30_000]
         assert all(record.name == NAME and 0 < ttl_of(record) <= 60_000 for record in found)
-        assert held(ask(way, permits.get_held, permits.aget_held, NAME, taken[1].token)).fence == found[1].fence
-        assert ask(way, permits.get_held, permits.aget_held, NAME, new_token()) is None
-        assert ask(way, permits.members, permits.amembers, "other") == []
+        assert held(permits.get_held(NAME, taken[1].token)).fence == found[1].fence
+        assert permits.get_held(NAME, new_token()) is None
+        assert permits.members("other") == []
 
     def test_a_member_is_removed_by_its_token_once(self, permits: Permits) -> None:
         taken = fill(permits)
@@ -245,7 +218,20 @@ class PermitContract(PermitStoreContract):
         assert sorted(permits.names()) == sorted(names)
         assert [permits.members(name)[0].name for name in names] == names
 
-    # Waiting
+    # Coroutines and waiting
+
+    def test_the_async_verbs_answer_as_the_plain_ones(self, permits: Permits) -> None:
+        async def main() -> None:
+            mine = an_ask(NAME, limit=1)
+            fence = granted(await permits.aacquire(mine)).fence
+            assert isinstance(await permits.aacquire(an_ask(NAME, limit=1)), Busy)
+            assert [record.token for record in await permits.amembers(NAME)] == [mine.token]
+            assert held(await permits.aget_held(NAME, mine.token)).fence == fence
+            assert await permits.aextend(NAME, mine.token, 60_000, 60_000)
+            assert await permits.arelease(NAME, mine.token) is Released.RELEASED
+            assert await permits.aget_held(NAME, mine.token) is None
+
+        async_to_sync(main)()
 
     def test_a_waiter_gets_a_permit_that_is_released(self, permits: Permits) -> None:
         taken = fill(permits)

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
-from functools import partial
-from typing import ParamSpec, TypeVar
+from collections.abc import Sequence
 
 import pytest
+from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms
 from django_tasklock.backends.contract.stores import LockStore
-from tests.contract.conformance import twins
 from tests.contract.conformance.store import StoreContract, eventually
-from tests.contract.conformance.twins import TWINS
 
-P = ParamSpec("P")
-T = TypeVar("T")
 SECOND = 1_000_000
 MINUTE = 60 * SECOND
 HOUR = 60 * MINUTE
@@ -36,12 +31,11 @@ class RateContract(StoreContract):
 
     # Reserving
 
-    @TWINS
-    def test_as_many_as_the_limit_go_at_once_and_the_next_after_the_window(self, rates: RateStore, way: str) -> None:
+    def test_as_many_as_the_limit_go_at_once_and_the_next_after_the_window(self, rates: RateStore) -> None:
         terms = a_limit(3, HOUR)
-        first = [booked(ask(way, rates, rates.reserve, terms, 1, 0)) for _ in range(3)]
+        first = [booked(rates.reserve(terms, 1, 0)) for _ in range(3)]
         assert [one.wait < ROUNDED for one in first] == [True] * 3
-        later = [booked(ask(way, rates, rates.reserve, terms, 1, LONG)) for _ in range(20)]
+        later = [booked(rates.reserve(terms, 1, LONG)) for _ in range(20)]
         assert all(one.wait > 0 for one in later)
         assert_within([*first, *later], 3, HOUR)
         assert later[0].time - first[0].time <= HOUR + 2 * terms.margin + MINUTE  # not much later than necessary
@@ -53,15 +47,14 @@ class RateContract(StoreContract):
         assert len({one.slot for one in answers}) == 6
         assert answers[1].time - answers[0].time >= HOUR
 
-    @TWINS
-    def test_a_refusal_says_how_long_it_would_have_taken_and_books_nothing(self, rates: RateStore, way: str) -> None:
+    def test_a_refusal_says_how_long_it_would_have_taken_and_books_nothing(self, rates: RateStore) -> None:
         terms = a_limit(2, HOUR)
         for _ in range(2):
             booked(rates.reserve(terms, 1, 0))
-        refused = ask(way, rates, rates.reserve, terms, 1, MINUTE)
+        refused = rates.reserve(terms, 1, MINUTE)
         assert isinstance(refused, Refused)
         assert HOUR / 2 < refused.wait <= HOUR + 2 * terms.margin
-        use = ask(way, rates, rates.usage, terms)
+        use = rates.usage(terms)
         assert [(rate.limit, rate.used, rate.ahead) for rate in use.rates] == [(2, 2, 0)]
         assert use.refused == 1
 
@@ -118,14 +111,22 @@ class RateContract(StoreContract):
         assert len(taken) == len(answers) - 1 >= 3
         assert_within(taken, 2, HOUR)
 
+    def test_coroutines_ask_in_threads(self, rates: RateStore) -> None:
+        async def main() -> None:
+            terms = a_limit(1, HOUR)
+            mine = booked(await rates.in_thread(rates.reserve, terms, 1, 0))
+            assert isinstance(await rates.in_thread(rates.reserve, terms, 1, 0), Refused)
+            assert await rates.in_thread(rates.cancel, terms, 1, mine.slot, mine.edition)
+
+        async_to_sync(main)()
+
     # Asking again
 
-    @TWINS
-    def test_resuming_too_early_returns_the_same_time(self, rates: RateStore, way: str) -> None:
+    def test_resuming_too_early_returns_the_same_time(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
-        again = booked(ask(way, rates, rates.resume, terms, 1, mine.slot, mine.edition, LONG))
+        again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert (again.slot, again.edition) == (mine.slot, mine.edition)
         assert abs(again.time - mine.time) <= ROUNDED
         assert 0 < again.wait <= mine.wait
@@ -160,27 +161,18 @@ class RateContract(StoreContract):
         behind = booked(rates.resume(terms, 1, second.slot, second.edition, LONG))
         assert_within([late, behind], 1, SECOND * 6 // 5)
 
-    def test_resuming_is_refused_if_the_new_slot_is_too_far_away(self, rates: RateStore) -> None:
-        terms = a_limit(1, HOUR)
-        booked(rates.reserve(terms, 1, 0))
-        mine = booked(rates.reserve(terms, 1, LONG))
-        rates.reset(terms)
-        booked(rates.reserve(terms, 1, 0))
-        assert isinstance(rates.resume(terms, 1, mine.slot, mine.edition, MINUTE), Refused)
-
     # Giving back
 
-    @TWINS
-    def test_a_cancelled_slot_goes_to_the_next_caller_and_is_cancelled_once(self, rates: RateStore, way: str) -> None:
+    def test_a_cancelled_slot_goes_to_the_next_caller_and_is_cancelled_once(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         _, mine, last = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
-        assert ask(way, rates, rates.cancel, terms, 1, mine.slot, mine.edition)
-        assert not ask(way, rates, rates.cancel, terms, 1, mine.slot, mine.edition)
+        assert rates.cancel(terms, 1, mine.slot, mine.edition)
+        assert not rates.cancel(terms, 1, mine.slot, mine.edition)
         assert rates.usage(terms).free == 1
         again = booked(rates.reserve(terms, 1, LONG))
         assert abs(again.time - mine.time) <= SECOND
         assert again.time < last.time
-        assert not ask(way, rates, rates.cancel, terms, 1, mine.slot, mine.edition)  # it is another caller's now
+        assert not rates.cancel(terms, 1, mine.slot, mine.edition)  # it is another caller's now
         assert booked(rates.reserve(terms, 1, LONG)).time > last.time
 
     def test_of_many_threads_that_cancel_a_slot_one_succeeds(self, backend: LockStore, rates: RateStore) -> None:
@@ -201,29 +193,27 @@ class RateContract(StoreContract):
             thread.join(60)
         assert sorted(said) == [False, False, False, True]
 
-    @TWINS
-    def test_a_call_is_charged_what_it_cost(self, rates: RateStore, way: str) -> None:
+    def test_a_call_is_charged_what_it_cost(self, rates: RateStore) -> None:
         terms = a_limit(10, HOUR)
         mine = booked(rates.reserve(terms, 5, 0))
-        assert ask(way, rates, rates.settle, terms, 5, mine.slot, mine.edition, 2)
+        assert rates.settle(terms, 5, mine.slot, mine.edition, 2)
         assert rates.usage(terms).rates[0].used == 2
         mine = booked(rates.reserve(terms, 2, 0))
-        assert ask(way, rates, rates.settle, terms, 2, mine.slot, mine.edition, 8)
+        assert rates.settle(terms, 2, mine.slot, mine.edition, 8)
         assert rates.usage(terms).rates[0].used == 10
         assert isinstance(rates.reserve(terms, 1, 0), Refused)
-        assert not ask(way, rates, rates.settle, terms, 2, mine.slot, mine.edition, 2)
+        assert not rates.settle(terms, 2, mine.slot, mine.edition, 2)
 
     # Stopping
 
-    @TWINS
-    def test_a_pushback_delays_every_call_and_is_never_shortened(self, rates: RateStore, way: str) -> None:
+    def test_a_pushback_delays_every_call_and_is_never_shortened(self, rates: RateStore) -> None:
         terms = a_limit(2, HOUR)
         for _ in range(2):
             booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
-        stop = ask(way, rates, rates.penalize, terms, Pushback(30 * MINUTE), LONG)
+        stop = rates.penalize(terms, Pushback(30 * MINUTE), LONG)
         assert 25 * MINUTE < stop.wait <= 30 * MINUTE
-        assert ask(way, rates, rates.penalize, terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
+        assert rates.penalize(terms, Pushback(MINUTE), LONG).wait > 25 * MINUTE
         assert 25 * MINUTE < rates.usage(terms).paused <= 30 * MINUTE
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, LONG))
         assert abs(again.time - mine.time - 30 * MINUTE) <= 10 * SECOND
@@ -289,13 +279,12 @@ class RateContract(StoreContract):
 
     # Resetting
 
-    @TWINS
-    def test_a_reset_forgets_use_bookings_and_pauses(self, rates: RateStore, way: str) -> None:
+    def test_a_reset_forgets_use_bookings_and_pauses(self, rates: RateStore) -> None:
         terms = a_limit(1, HOUR)
         booked(rates.reserve(terms, 1, 0))
         mine = booked(rates.reserve(terms, 1, LONG))
         rates.penalize(terms, Pushback(HOUR), HOUR)
-        ask(way, rates, rates.reset, terms)
+        rates.reset(terms)
         assert rates.usage(terms).paused == 0
         assert not rates.cancel(terms, 1, mine.slot, mine.edition)
         again = booked(rates.resume(terms, 1, mine.slot, mine.edition, 0))  # a caller that waited books again
@@ -317,11 +306,6 @@ class RateContract(StoreContract):
         assert isinstance(rates.reserve(lower, 1, 0), Refused)
         assert rates.terms(["api"])["api"].rates == lower.rates
         assert rates.usage(greater).rates[0].used == 4
-
-
-def ask(way: str, rates: RateStore, verb: Callable[P, T], /, *arguments: P.args, **options: P.kwargs) -> T:
-    """Call ``verb``, or call it for a coroutine, and return the answer."""
-    return twins.ask(way, verb, partial(rates.in_thread, verb), *arguments, **options)
 
 
 def a_limit(limit: int, window: int, name: str = "api", *, margin: int = SECOND) -> Terms:

@@ -77,17 +77,6 @@ class WakingContract(StoreContract):
             assert backend.remove("video:1") is not None
             granted(waiter.wait(5))
 
-    def test_a_waiter_that_has_left_is_passed_over(self, backend: LockStore) -> None:
-        holder, mine = an_ask("video:1"), an_ask("video:1")
-        backend.acquire(holder)
-        first = backend.waiter(an_ask("video:1"))
-        first.acquire()
-        with backend.waiter(mine) as second:
-            second.acquire()
-            first.leave()
-            backend.release("video:1", holder.token)
-            granted(second.wait(5))
-
     def test_a_waiter_that_leaves_with_the_lock_passes_it_on(self, backend: LockStore) -> None:
         holder, mine = an_ask("video:1"), an_ask("video:1")
         backend.acquire(holder)

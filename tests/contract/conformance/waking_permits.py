@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django_tasklock.backends.contract.stores import Permits, Waiter
 from django_tasklock.types import Busy, Grant, Released
 from tests.contract.conformance.permits import NAME, PermitStoreContract, fill, tokens
-from tests.contract.conformance.store import SHORT, an_ask, eventually
+from tests.contract.conformance.store import an_ask
 
 
 class PermitWakingContract(PermitStoreContract):
@@ -69,11 +69,6 @@ class PermitWakingContract(PermitStoreContract):
         assert isinstance(generous.wait(20), Grant)
         strict.leave()
         generous.leave()
-
-    def test_a_waiter_gets_the_permit_of_a_lapsed_lease(self, permits: Permits) -> None:
-        fill(permits, 1, ttl=5 * SHORT)
-        with permits.waiter(an_ask(NAME, limit=1)) as waiter:
-            eventually(lambda: isinstance(waiter.acquire(), Grant))
 
     def test_a_cancelled_coroutine_leaves_the_queue_and_the_next_is_served(self, permits: Permits) -> None:
         taken = fill(permits, 1)

@@ -32,7 +32,7 @@ FAULTS = [
         "the entry of a released lock stays in the index",
         "redis.call('ZREM', KEYS[2], KEYS[1])\nreturn 1",
         "return 1",
-        "tests/contract/test_conformance.py::TestListing -k redis",
+        "tests/contract/test_expired.py -k redis",
     ),
     Fault(
         "backends/lua/acquire.lua",
@@ -95,7 +95,7 @@ FAULTS = [
         "a minority grants the lock",
         "        return fence if times >= self.needed else None",
         "        return fence",
-        "tests/contract/test_quorum.py::TestLostAnswers",
+        "tests/contract/test_quorum.py::TestEmptyInstances",
     ),
     Fault(
         "backends/quorum/recovery.py",
