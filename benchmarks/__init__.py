@@ -1,1 +1,1 @@
-"""What a lock costs: ``TaskLock`` beside a bare socket, raw redis-py and the other Python locks."""
+"""What a user asks before he takes a lock, measured beside the others: ``python -m benchmarks``."""

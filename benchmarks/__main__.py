@@ -1,83 +1,60 @@
-"""``python -m benchmarks [pairs|handoff|contended|burst|quorum|waiters|all]``: run from the project's root."""
+"""``python -m benchmarks [QUESTION ...]``: from the root of the project, on Linux. README.md says what is measured.
+
+Prints one table for each question; exits with 1 if a measurement failed, or if something of ours was not exact.
+"""
 
 from __future__ import annotations
 
 import argparse
-import json
+import os
 import platform
-import sys
-from importlib.metadata import version
+import tempfile
+from importlib import import_module
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from benchmarks import burst, contended, handoff, pairs, quorum, waiters
-from benchmarks.plots import draw
-from benchmarks.project import adapters, configure
-from benchmarks.report import Table
-from benchmarks.server import Control, running_server
+from benchmarks.project import DATABASE, URL, configure
+from benchmarks.server import running_server
 
-WHAT = ("pairs", "handoff", "contended")
+QUESTIONS = ("locks", "busy", "tasks", "limits", "pages")
+PACKAGES = ("Django", "celery", "redis", "hiredis", "python-redis-lock", "sherlock", "huey", "celery-once",
+            "celery-singleton", "limits", "pyrate-limiter", "throttled-py", "django-ratelimit")  # fmt: skip
 
 
 def main() -> int:
-    """Measure, print the tables; 1 if a measurement failed or an update was lost."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("what", nargs="?", default="all", choices=[*WHAT, "burst", "quorum", "waiters", "all"])
-    parser.add_argument("--rounds", type=int, default=7, help="interleaved rounds in random order (default: 7)")
-    parser.add_argument("--seconds", type=float, default=0.5, help="an adapter's share of one round (default: 0.5)")
-    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="adapters whose label contains it")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's numbers there")
-    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="draw the ratios of a whole run there, as SVG")
+    """Measure, print, and draw."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks")
+    parser.add_argument("questions", nargs="*", metavar="QUESTION", help=f"{', '.join(QUESTIONS)} (default: all)")
+    parser.add_argument("--rounds", type=int, default=3, help="interleaved rounds in random order (default: 3)")
+    parser.add_argument("--only", action="append", default=[], metavar="TEXT", help="what has this in its label")
+    parser.add_argument("--plots", type=Path, metavar="DIRECTORY", help="draw the ratios there, as SVG")
     options = parser.parse_args()
-    if options.plots and (options.what != "all" or options.only):
-        parser.error("--plots needs a whole run")
-    wanted = WHAT if options.what == "all" else (options.what,)
-
-    with running_server() as server:
-        configure(server.url)
-        kinds, versions = adapters(options.only)
-        control = Control(server.port)
-        control.close()
-        print(_conditions(control.version, options.rounds, versions))
-        tables: list[Table] = []
-        if "quorum" in wanted:
-            tables.append(quorum.measure(rounds=options.rounds, seconds=options.seconds))
-            print(f"\n{tables[-1]}", flush=True)
-        if "waiters" in wanted:
-            tables.append(waiters.measure(server, rounds=options.rounds))
-            print(f"\n{tables[-1]}", flush=True)
-        if "burst" in wanted:
-            tables.append(burst.measure(server, rounds=options.rounds))
-            print(f"\n{tables[-1]}", flush=True)
-        if "pairs" in wanted:
-            tables.append(pairs.measure(server, kinds, rounds=options.rounds, seconds=options.seconds))
-            print(f"\n{tables[-1]}", flush=True)
-        if "handoff" in wanted:
-            tables.append(handoff.measure(server, kinds, rounds=options.rounds))
-            print(f"\n{tables[-1]}", flush=True)
-        if "contended" in wanted:
-            for table in contended.measure(server, kinds, rounds=options.rounds, seconds=options.seconds * 2):
-                tables.append(table)
-                print(f"\n{table}", flush=True)
-    if options.plots:
-        draw({table.title: table.data for table in tables}, options.plots)
-    if options.json:
-        options.json.write_text(json.dumps({table.title: table.data for table in tables}, indent=1), encoding="utf-8")
-    lost = any(row.get("lost") for table in tables for row in table.data.values())
-    return 1 if lost or any(table.failed for table in tables) else 0
+    if unknown := sorted({*options.questions} - {*QUESTIONS}):
+        parser.error(f"unknown: {', '.join(unknown)}. The questions are {', '.join(QUESTIONS)}")
+    failed = False
+    with tempfile.TemporaryDirectory() as folder, running_server() as server:
+        os.environ[URL], os.environ[DATABASE] = server.url, str(Path(folder) / "db.sqlite3")
+        configure()
+        print(f"Python {platform.python_version()}; {', '.join(map(_version, PACKAGES))}.")
+        print(
+            f"{options.rounds} rounds; a / b / c is lowest / median / highest. Compare ratios, not what is in brackets."
+        )
+        for question in options.questions or QUESTIONS:
+            measure = import_module(f"benchmarks.{question}").measure
+            table = measure(server, rounds=options.rounds, only=options.only)
+            print(f"\n{table}", flush=True)
+            failed |= bool(table.failed)
+            if options.plots:
+                table.draw(options.plots)
+    return int(failed)
 
 
-def _conditions(redis_version: str, rounds: int, versions: dict[str, str]) -> str:
+def _version(package: str) -> str:
     try:
-        parser = f"hiredis {version('hiredis')}"
-    except ImportError:
-        parser = "without hiredis"
-    packages = ", ".join(f"{name} {number}" for name, number in versions.items())
-    return (
-        f"Python {platform.python_version()}, Redis {redis_version}, {parser}; {packages}.\n"
-        f"{rounds} interleaved rounds in random order; a / b / c is min / median / max over rounds. "
-        "Compare the ratios; what is in brackets depends on the machine."
-    )
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return f"no {package}"
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    raise SystemExit(main())

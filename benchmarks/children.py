@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import traceback
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["ChildFailed", "context", "one_cpu", "start"]
+__all__ = ["ChildFailed", "context", "start"]
 
 context = multiprocessing.get_context("fork")
 """Forked, not spawned: every import is paid once, and it is how Celery's workers come to be."""
@@ -88,8 +87,3 @@ def _work(pipe: Connection, work: Callable[..., None], args: tuple[Any, ...]) ->
         work(Parent(pipe), *args)
     except BaseException:
         pipe.send((False, traceback.format_exc()))
-
-
-def one_cpu() -> int:
-    """The CPU that pinned work shares: the last one this process may use."""
-    return max(os.sched_getaffinity(0))

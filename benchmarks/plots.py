@@ -4,52 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from html import escape
-from pathlib import Path
 from statistics import median
-from typing import Any
 
-__all__ = ["bars", "draw"]
+__all__ = ["bars"]
 
 ROW, LEFT, WIDTH, RIGHT = 24, 300, 380, 60
-OURS = ("TaskLock", "ConcurrencyLimiter", "RateLimiter", "OnceTask", "task_lock", "acquire_task_lock")
+OURS = ("TaskLock", "ConcurrencyLimiter", "RateLimiter", "OnceTask", "task_lock")
 STYLE = """
 text { font: 13px sans-serif; fill: #333 } .ours { font-weight: bold }
 .bar { fill: #9fa8da } .bar.ours { fill: #3f51b5 }
 .range { stroke: #333; stroke-width: 1.5 } .grid { stroke: #ccc }
 @media (prefers-color-scheme: dark) { text { fill: #ddd } .range { stroke: #ddd } .grid { stroke: #555 } }
 """
-
-
-def draw(tables: Mapping[str, Mapping[str, Any]], directory: Path) -> list[Path]:
-    """Write the plots of a whole run, ``title -> adapter -> figures``, into a directory; return their paths."""
-    directory.mkdir(parents=True, exist_ok=True)
-    pairs = tables["Uncontended acquire + release"]
-    [handed] = [data for title, data in tables.items() if title.startswith("Hand-off")]
-    [contended] = [data for title, data in tables.items() if title.endswith("think 2000 us")]
-    wake = median([median(batch) for batch in handed["floor: redis-py raw + BLPOP wake"]["ms"]])
-    plots = {
-        "pairs": (
-            "Processor time of a free lock, taken and given back (bare socket: 1; less is better)",
-            {label: [1 / ratio for ratio in row["of_socket_cpu"]] for label, row in pairs.items() if row["trips"]},
-        ),
-        "handoff": (
-            "From release to the waiter's acquire (a plain wake-up by list: 1; less is better)",
-            {label: [median(batch) / wake for batch in row["ms"]] for label, row in handed.items() if row["ms"]},
-        ),
-        "trips": (
-            "Round trips of an acquisition, eight processes on one lock (less is better)",
-            {label: row["trips"] for label, row in contended.items() if row["trips"]},
-        ),
-        "fairness": (
-            "The busiest of eight processes in units of the least busy one (1: all alike)",
-            {label: row["most_to_least"] for label, row in contended.items() if row["most_to_least"]},
-        ),
-    }
-    written = []
-    for name, (title, figures) in plots.items():
-        written.append(directory / f"{name}.svg")
-        written[-1].write_text(bars(title, figures), "utf-8")
-    return written
 
 
 def bars(title: str, figures: Mapping[str, Sequence[float]]) -> str:

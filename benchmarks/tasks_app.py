@@ -1,7 +1,4 @@
-"""The Celery app of the benchmark ``tasks``: one body that does next to nothing, under each lock.
-
-Worker and publisher load it; where Redis and the database are stands in the environment.
-"""
+"""The Celery app of ``tasks``, for its workers, too: one body that does next to nothing, under each lock."""
 
 from __future__ import annotations
 
@@ -9,31 +6,21 @@ import importlib
 import os
 from typing import Any
 
-import django
 from celery import Celery, Task
-from django.conf import settings
 
-__all__ = ["DATABASE", "KINDS", "URL", "app"]
+from benchmarks.project import URL, configure
 
-URL = "TASKLOCK_BENCH_URL"
-DATABASE = "TASKLOCK_BENCH_DATABASE"
-COUNTER = "done"
+__all__ = ["COUNTER", "KINDS", "NO_LOCK", "app"]
 
-url = os.environ[URL]
-if not settings.configured:
-    settings.configure(
-        SECRET_KEY="benchmark",
-        USE_TZ=True,
-        INSTALLED_APPS=["django_tasklock"],
-        DATABASES={"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": os.environ[DATABASE]}},
-        TASKLOCK={"LOCATION": url, "ON_UNAVAILABLE": "raise"},
-        CACHES={"default": {"BACKEND": "django.core.cache.backends.locmem.LocMemCache"}},
-    )
-    django.setup()
+configure()
 
 from django_tasklock import task_lock  # noqa: E402  (after Django is set up)
 from django_tasklock.celery import OnceTask  # noqa: E402
 
+COUNTER = "done"
+NO_LOCK = "no lock"
+
+url = os.environ[URL]
 app = Celery("benchmarks", broker=url, backend=url, set_as_current=True)
 app.conf.update(
     task_ignore_result=True,
@@ -49,26 +36,24 @@ def body(number: int) -> None:
     app.backend.client.incr(COUNTER)
 
 
-def base(module: str, name: str) -> type[Task] | None:
-    """A peer's task base, if that is installed."""
+def once(name: str, **options: Any) -> Task:
+    """An ``OnceTask``, which is acknowledged early like all others here."""
+    return app.task(name=name, base=OnceTask, acks_late=None, **options)(body)
+
+
+KINDS: dict[str, Any] = {
+    NO_LOCK: app.task(name="plain")(body),
+    "OnceTask": once("once", key="once:{number}"),
+    "OnceTask, queue": once("queue", key="queue:{number}", on_conflict="queue"),
+    "OnceTask, unique": once("unique", key="unique:{number}", unique="until_finish"),
+    "task_lock": app.task(name="decorated")(task_lock("decorated:{number}")(body)),
+}
+"""The tasks by label, those of the others if they are installed."""
+for label, module, base, options in (
+    ("celery-once", "celery_once", "QueueOnce", {"once": {"timeout": 60}}),
+    ("celery-singleton", "celery_singleton", "Singleton", {"lock_expiry": 60}),
+):
     try:
-        return getattr(importlib.import_module(module), name)  # type: ignore[no-any-return]
+        KINDS[label] = app.task(name=label, base=getattr(importlib.import_module(module), base), **options)(body)
     except ImportError:
-        return None
-
-
-KINDS: dict[str, Any] = {"no lock": app.task(name="plain")(body)}
-"""The tasks by label."""
-KINDS["OnceTask"] = app.task(name="once", base=OnceTask, acks_late=None, key="once:{number}")(body)
-KINDS["OnceTask, fingerprint"] = app.task(name="fingerprint", base=OnceTask, acks_late=None)(body)
-KINDS["OnceTask, queue"] = app.task(
-    name="queue", base=OnceTask, acks_late=None, key="queue:{number}", on_conflict="queue"
-)(body)
-KINDS["OnceTask, unique"] = app.task(
-    name="unique", base=OnceTask, acks_late=None, key="unique:{number}", unique="until_finish"
-)(body)
-KINDS["task_lock"] = app.task(name="decorated")(task_lock("decorated:{number}")(body))
-if (peer := base("celery_once", "QueueOnce")) is not None:
-    KINDS["celery-once"] = app.task(name="celery_once", base=peer, once={"timeout": 60})(body)
-if (peer := base("celery_singleton", "Singleton")) is not None:
-    KINDS["celery-singleton"] = app.task(name="singleton", base=peer, lock_expiry=60)(body)
+        continue

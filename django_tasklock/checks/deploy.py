@@ -45,7 +45,7 @@ def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMess
 def _report_unavailable(error: BackendUnavailable) -> checks.CheckMessage:
     if not (error.down or is_local_fault(error)):
         text = f"The store does not let us lock: {error}"
-        hint = "Change what it complains of; docs/operations.md has the rights that locks need."
+        hint = "Change what it complains of; docs/redis.md has the rights that locks need."
         return checks.Error(text, hint=hint, id="tasklock.E005")
     hint = "Is it up, and can this machine reach it? Until it answers, ON_UNAVAILABLE says what tasks do."
     return checks.Warning(f"The store cannot be reached: {error}", hint=hint, id="tasklock.W010")

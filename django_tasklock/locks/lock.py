@@ -571,7 +571,7 @@ class Acquirable(ABC):
 class TaskLock(Acquirable):
     """A lock by name, held by a thread or an asyncio task. Threads and tasks may share one object.
 
-    ``TaskLock("a", "b")`` acquires all of its names, or none. See docs/several-names.md.
+    ``TaskLock("a", "b")`` acquires all of its names, or none. See docs/locks.md.
 
     ``timeout``: the longest that one holder may have it, in seconds. ``lease``: how long it outlives a holder that has
     died, in seconds; the heartbeat renews it until ``timeout``. ``lease=None``: no heartbeat, the lock expires after

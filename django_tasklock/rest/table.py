@@ -314,7 +314,7 @@ END_POINTS = (
     EndPoint("waiters", "GET", "{name}/waiters", "its first fifty waiters in processes, the longest waiting first",
              _VIEW_LOCKS, operations.list_waiters, clean=bare_name),
     # After those of locks, as a lock may be called "limits/x"; no path here ends like one of a lock.
-    EndPoint("limits", "GET", "limits", "[rate limits](limits-operators.md), page by page, with their state",
+    EndPoint("limits", "GET", "limits", "[rate limits](limits.md), page by page, with their state",
              _VIEW_LIMITS, _list_limits, _LIMITS, refused=_CANNOT_LIST),
     _limit_act("reset-limit", "limits/{name}/reset", "remove usage, bookings, a pause and a lowered limit",
                reset_limit),
@@ -334,7 +334,7 @@ END_POINTS = (
     EndPoint("permits", "GET", "concurrency/{name}", "its members; 404 while it has none",
              _VIEW_LIMITS, _get_permits, clean=bare_name, refused=_CANNOT_LIST),
     EndPoint("parked", "GET", "parked",
-             "[parked messages](operations.md) over all locks, page by page, each with what it waits for",
+             "[parked messages](queue.md) over all locks, page by page, each with what it waits for",
              _VIEW_MESSAGES, lambda **given: list_parked(ParkedQuery(**given)), _PARKED),
     _message_act("publish-parked", "parked/{task_id}/publish",
                  "publish it now, if its lock is free and it is its turn", publish_parked),

@@ -1,7 +1,6 @@
 """Whole workers are killed again and again: every message runs to its end, and none of a living worker comes twice.
 
-``TASKLOCK_TEST_KILLS=60``: how many are killed in the long one. Beside it stands bare Celery in
-``benchmarks/message_lease.py``.
+``TASKLOCK_TEST_KILLS=60``: how many are killed in the long one.
 """
 
 from __future__ import annotations

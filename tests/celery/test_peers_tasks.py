@@ -1,7 +1,7 @@
 """What users of celery-once and celery-singleton rely on: the cases of their own tests, as behaviour of ``OnceTask``.
 
 ``unique="until_finish"`` is what both do; ``until_start`` is celery-once's ``unlock_before_run``. Where we differ on
-purpose, the case stands in ``TestDifferences`` with its reason, and in docs/peers.md.
+purpose, the case stands in ``TestDifferences`` with its reason, and in docs/comparison.md.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class TestPublishing:
 
 
 class TestDifferences:
-    """Each is on purpose. docs/peers.md has them for readers."""
+    """Each is on purpose. docs/comparison.md has them for readers."""
 
     def test_publishing_again_is_no_error_by_default(self, app: OnceApp) -> None:
         """celery-once raises ``AlreadyQueued``: most callers want the result of the one that is there."""

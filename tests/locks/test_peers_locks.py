@@ -1,6 +1,6 @@
 """What users of other locks rely on: the cases of redis-py's and python-redis-lock's own tests, as behaviour.
 
-Where we differ on purpose, the case stands in ``TestDifferences`` with its reason, and in docs/peers.md.
+Where we differ on purpose, the case stands in ``TestDifferences`` with its reason, and in docs/comparison.md.
 """
 
 from __future__ import annotations
@@ -317,7 +317,7 @@ class TestThreads:
 
 
 class TestDifferences:
-    """Each is on purpose. docs/peers.md has them for readers."""
+    """Each is on purpose. docs/comparison.md has them for readers."""
 
     def test_there_is_no_lock_without_an_end(self, store: str) -> None:
         """Elsewhere ``timeout=None`` means that a killed holder blocks for ever; here it has a lease all the same."""

@@ -130,7 +130,7 @@ class PermitContract(PermitStoreContract):
     # Releasing
 
     def test_a_permit_released_twice_makes_room_once(self, permits: Permits) -> None:
-        """Gold standard 8.4, of docs/known-bugs.md."""
+        """Gold standard 8.4, of docs/comparison.md."""
         taken = fill(permits)
         assert permits.release(NAME, taken[0]) is Released.RELEASED
         assert permits.release(NAME, taken[0]) is Released.GONE

@@ -1,4 +1,4 @@
-"""The rate limiters that are measured, in one shape."""
+"""The rate limiters that are measured, in one shape: ours, the usual sketch, and the others."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any, ClassVar
 
 import redis
 
-__all__ = ["KINDS", "Limited", "Ours"]
+from benchmarks.lock_kinds import installed
+
+__all__ = ["Limited", "Ours", "limit_kinds"]
 
 
 class Limited:
@@ -15,7 +17,7 @@ class Limited:
 
     label: ClassVar[str]
     package: ClassVar[str] = ""
-    module: ClassVar[str] = ""
+    """What must be installed; empty: it always is."""
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
         self.url, self.key, self.limit, self.window = url, key, limit, window
@@ -26,6 +28,8 @@ class Limited:
 
 
 class Ours(Limited):
+    """``RateLimiter.acquire``."""
+
     label = "RateLimiter"
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
@@ -65,7 +69,7 @@ class Limits(Limited):
     """``limits`` cannot wait: its caller sleeps until the time it is told, and asks again."""
 
     label = "limits moving window"
-    package = module = "limits"
+    package = "limits"
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
         super().__init__(url, key, limit, window)
@@ -83,7 +87,7 @@ class Limits(Limited):
 
 class Pyrate(Limited):
     label = "pyrate-limiter log"
-    package, module = "pyrate-limiter", "pyrate_limiter"
+    package = "pyrate_limiter"
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
         super().__init__(url, key, limit, window)
@@ -99,7 +103,7 @@ class Pyrate(Limited):
 
 class Throttled(Limited):
     label = "throttled-py sliding window"
-    package, module = "throttled-py", "throttled"
+    package = "throttled"
     using: ClassVar[str] = "SLIDING_WINDOW"
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
@@ -130,7 +134,7 @@ class Ratelimit(Limited):
     """``django-ratelimit`` cannot wait: its caller asks again each hundredth of the window."""
 
     label = "django-ratelimit"
-    package, module = "django-ratelimit", "django_ratelimit"
+    package = "django_ratelimit"
 
     def __init__(self, url: str, key: str, limit: int, window: float) -> None:
         super().__init__(url, key, limit, window)
@@ -148,3 +152,8 @@ class Ratelimit(Limited):
 
 
 KINDS: tuple[type[Limited], ...] = (Ours, TheSource, Limits, Pyrate, Throttled, ThrottledGcra, Ratelimit)
+
+
+def limit_kinds() -> list[type[Limited]]:
+    """Return those that are installed."""
+    return [kind for kind in KINDS if installed(kind.package)]
