@@ -146,3 +146,29 @@ def test_a_silent_store_is_not_asked_once_for_each_batch(
     asked.clear()
     beat.beat()
     assert not first & set(asked)
+
+
+def test_a_lease_of_which_the_store_says_nothing_is_asked_for_again_until_its_deadline(
+    name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Unknown is neither renewed nor lost: the deadline stays, and decides."""
+    backend, beat = get_backend(), Still()
+    unknown, known = take(backend, beat, name, 2, clock.now)
+    renew, ends = backend.renew, clock.now + LEASE / 1000
+    asked: list[str] = []
+
+    def silent_of_one(batch: list[Renewal]) -> list[RenewalResult]:
+        asked.extend(item.name for item in batch)
+        answers = renew(batch)
+        return [
+            RenewalResult.UNKNOWN if item.name == unknown.name else answer
+            for item, answer in zip(batch, answers, strict=True)
+        ]
+
+    monkeypatch.setattr(backend, "renew", silent_of_one)
+    while not unknown.lost:
+        clock.now = beat.beat()
+    assert ends - 1 < clock.now < ends
+    assert asked.count(unknown.name) > 10
+    assert unknown.lost == "it could not be renewed in time"
+    assert not known.lost

@@ -19,11 +19,14 @@ from django_tasklock import (
     is_task_locked,
 )
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.contract.stores import Waiter
 from django_tasklock.host import Task
+from django_tasklock.locks import acquire as acquiring
+from django_tasklock.locks import lock as locks
 from django_tasklock.locks.lease import Lease, Refusal
-from django_tasklock.types import Released
+from django_tasklock.types import AcquireRequest, Busy, Grant, Released
 from tests.support.public import in_store
-from tests.support.stores import stores
+from tests.support.stores import an_ask, eventually, stores
 
 
 @pytest.fixture(params=stores("memory", "redis"))
@@ -129,6 +132,50 @@ class TestARefusal:
         assert isinstance(refused.error.__cause__, BackendUnavailable)
         lease = taken(TaskLock("video:1", on_unavailable="run").take())
         assert lease.without_lock
+
+
+class TestTooLate:
+    """What the store says counts from when it was asked, and not from when it is heard."""
+
+    @pytest.mark.parametrize("store", stores("memory"), indirect=True)
+    def test_a_grant_that_is_heard_after_its_lease_is_none(self, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        backend, late = get_backend(), [0.0]
+        acquire, monotonic = backend.acquire, locks.monotonic
+
+        def slow(request: AcquireRequest) -> Grant | Busy:
+            late[0] = 60.0
+            return acquire(request)
+
+        monkeypatch.setattr(backend, "acquire", slow)
+        monkeypatch.setattr(locks, "monotonic", lambda: monotonic() + late[0])
+        lock = TaskLock("video:1", lease=30, on_unavailable="run")
+        with pytest.raises(BackendUnavailable, match="after the lease was over") as caught:
+            lock.acquire()
+        assert not caught.value.down
+        assert not lock.taken
+        eventually(lambda: not is_task_locked("video:1"))
+
+    @pytest.mark.parametrize("store", stores("memory"), indirect=True)
+    def test_a_lock_that_was_handed_over_long_ago_is_asked_for_again(
+        self, store: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As to a waiter in a process that was stopped: meanwhile others had it."""
+        clock, asked = [1000.0], []
+
+        class Stopped(Waiter):
+            def acquire(self) -> Grant | Busy:
+                asked.append(clock[0])
+                return Busy(None) if len(asked) == 1 else Grant(2, 3000)
+
+            def wait(self, seconds: float) -> Grant | None:
+                clock[0] += 2.0
+                return Grant(1, 3000)
+
+        backend = get_backend()
+        monkeypatch.setattr(acquiring, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(backend, "waiter", lambda request: Stopped(backend, request))
+        sent, answer, _ = acquiring.acquire_within(backend, an_ask("video:1"), 60)
+        assert (sent, answer) == (1002.0, Grant(2, 3000))
 
 
 class TestABlock:

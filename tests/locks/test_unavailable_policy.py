@@ -99,6 +99,31 @@ def test_policy_skip(down: Proxy, configure: Any, told: Told, name: str, way: st
     assert told == [(name, "skip")]
 
 
+@pytest.mark.parametrize(
+    ("says", "down"),
+    [
+        ("OOM command not allowed when used memory > 'maxmemory'.", False),
+        ("READONLY You can't write against a read only replica.", False),
+        ("NOPERM this user has no permissions to run the 'evalsha' command", False),
+        ("LOADING Redis is loading the dataset in memory", True),
+    ],
+    ids=lambda value: str(value).split()[0],
+)
+def test_a_store_that_answers_no_is_not_down(proxy: Proxy, name: str, says: str, down: bool) -> None:
+    """Others are served by it, and may have the lock: "run" runs only where it serves nobody."""
+    proxy.say(says)
+    lock = TaskLock(name, on_unavailable="run")
+    if down:
+        assert lock.acquire() is True
+        assert not lock.held
+        lock.release()
+        return
+    with pytest.raises(BackendUnavailable) as caught:
+        lock.acquire()
+    assert caught.value.down is False
+    assert not lock.taken
+
+
 def decorated(way: str, name: str, **options: Any) -> Callable[[], Any]:
     """A function with ``task_lock``, called as the event loop or a worker would."""
 
