@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import threading
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
@@ -26,11 +25,10 @@ from django_tasklock import (
     current_lock,
     signals,
 )
-from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import RateLimitExceeded
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.rates.limiter import RateLimiter
-from django_tasklock.testing import advance, forget
+from django_tasklock.testing import advance
 from django_tasklock.types import Released, fingerprint
 from tests.support.current import here
 from tests.support.permits import clear_permits
@@ -192,10 +190,6 @@ class TestPermits:
             assert (grown.info().used, grown.info().free, ConcurrencyLimiter("transcode", 1).info().free) == (3, 0, 0)
             grown.release()
 
-    def test_the_prefix_is_not_part_of_the_name(self, store):
-        with ConcurrencyLimiter("task_lock:transcode", 1):
-            assert ConcurrencyLimiter("transcode", 1).info().used == 1
-
     @pytest.mark.parametrize("limit", [0, -1, True, 2.0, "3", None, 10_001])
     def test_a_limit_that_is_none_is_refused(self, limit):
         with pytest.raises(TaskLockError, match="a limit must be a whole number from 1 to 10000"):
@@ -208,27 +202,6 @@ class TestPermits:
 
 
 class TestAsync:
-    def test_tasks_share_one_object_and_stay_below_the_limit(self, store):
-        async def main() -> int:
-            limiter = ConcurrencyLimiter("search", 3, blocking_timeout=30)
-            inside = most = 0
-            full = asyncio.Barrier(3)
-
-            async def work() -> None:
-                nonlocal inside, most
-                async with limiter:
-                    inside += 1
-                    most = max(most, inside)
-                    assert (await limiter.ainfo()).used <= 3
-                    await asyncio.wait_for(full.wait(), 30)
-                    inside -= 1
-
-            await asyncio.gather(*(work() for _ in range(12)))
-            assert (await limiter.ainfo()).used == 0
-            return most
-
-        assert async_to_sync(main)() == 3
-
     def test_acquisitions_that_are_cancelled_at_any_point_leave_nothing(self, store):
         number = 60 if store != "database" else 10
 
@@ -251,33 +224,6 @@ class TestAsync:
         limiter = ConcurrencyLimiter("search", 2)
         eventually(lambda: limiter.info().used == 0)
         eventually(lambda: not heartbeat.reconciler.leftovers)
-
-    def test_a_generator_that_nobody_iterates_over_any_more_gives_its_permit_back(self, store):
-        """asyncio ends it in a task of its own."""
-
-        async def main() -> bool:
-            limiter, ended = ConcurrencyLimiter("search", 1), asyncio.Event()
-
-            async def stream() -> AsyncIterator[int]:
-                try:
-                    async with limiter:
-                        for number in range(3):
-                            yield number
-                finally:
-                    ended.set()
-
-            async def consume() -> None:
-                async for number in stream():
-                    if number == 1:
-                        assert limiter.taken
-                        break
-
-            await asyncio.create_task(consume())
-            gc.collect()
-            await asyncio.wait_for(ended.wait(), 30)
-            return await limiter.aacquire(blocking=False) and bool(await limiter.arelease())
-
-        assert async_to_sync(main)() is True
 
 
 class TestLosing:
@@ -342,36 +288,6 @@ class TestLosing:
         assert not limiter.taken
         assert limiter.info().used == 0
 
-    @pytest.mark.slow
-    def test_the_heartbeat_keeps_many_for_longer_than_their_leases(self, store):
-        limiters = [ConcurrencyLimiter(f"limiter:{number % 3}", 100, lease=3) for number in range(12)]
-        renewed: list[int] = []
-        permits = get_backend().permits
-        renew = permits.renew
-        permits.renew = lambda batch: renewed.append(len(batch)) or renew(batch)  # type: ignore[method-assign]
-        with ThreadPoolExecutor(12) as pool:
-            barrier = threading.Barrier(12)
-
-            def take(limiter: ConcurrencyLimiter) -> None:
-                limiter.acquire()
-                barrier.wait(30)  # each in a thread of its own
-                connections.close_all()
-
-            list(pool.map(take, limiters))
-            tokens = {
-                member.fingerprint
-                for number in range(3)
-                for member in ConcurrencyLimiter(f"limiter:{number}", 1).members()
-            }
-            assert len(tokens) == 12
-            ends = min(member.ttl for member in limiters[0].members())
-            eventually(lambda: len(renewed) >= 6, 30)  # two leases at the least: each is renewed at its third
-            left = [member for number in range(3) for member in ConcurrencyLimiter(f"limiter:{number}", 1).members()]
-            assert {member.fingerprint for member in left} == tokens
-            assert ends <= 3
-        assert max(renewed) >= 6, "not in batches"
-        forget()
-
     @memory_only
     def test_a_timeout_ends_a_permit_whatever_the_heartbeat_does(self, store):
         limiter = ConcurrencyLimiter("transcode", 1, timeout=10, lease=5)
@@ -380,14 +296,6 @@ class TestLosing:
             assert limiter.info().used == 0
             with elsewhere() as run:
                 assert run(lambda: ConcurrencyLimiter("transcode", 1).acquire(blocking=False))
-
-    def test_without_a_heartbeat_it_lives_for_its_timeout(self, store):
-        limiter = ConcurrencyLimiter("transcode", 1, timeout=2, lease=None)
-        assert limiter.acquire()
-        assert limiter.lease.token not in heartbeat
-        eventually(lambda: limiter.info().used == 0)
-        assert limiter.lost
-        assert limiter.release() is Released.GONE
 
     @TWINS
     def test_extending_begins_the_timeout_anew(self, store, way):
@@ -434,18 +342,6 @@ class TestTelling:
         assert any(line.startswith("limiter 'transcode' was no longer ours when it was released") for line in lines)
         assert not any(line.startswith("lock ") for line in lines)
 
-    @redis_only
-    def test_who_waits_is_counted(self, store):
-        limiter = ConcurrencyLimiter("transcode", 1)
-        with elsewhere() as run:
-            run(limiter.acquire)
-            thread = threading.Thread(target=lambda: (limiter.acquire(), limiter.release()))
-            thread.start()
-            eventually(lambda: limiter.info().waiting == 1)
-            run(limiter.release)
-            thread.join(10)
-        assert limiter.info().waiting == 0
-
 
 @redis_only
 class TestTogetherWithARate:
@@ -461,24 +357,3 @@ class TestTogetherWithARate:
             assert searches.info().used == 1
             rate.acquire(timeout=0.1)
         assert searches.info().used == 0
-
-    def test_coroutines_take_both(self, store, name):
-        async def main() -> int:
-            rate = RateLimiter(f"{name}:rate", "100/s")
-            searches = ConcurrencyLimiter(name, 3, blocking_timeout=30)
-            inside = most = 0
-
-            async def search() -> None:
-                nonlocal inside, most
-                async with searches:
-                    await rate.aacquire(timeout=30)
-                    inside += 1
-                    most = max(most, inside)
-                    await asyncio.sleep(0.002)
-                    inside -= 1
-
-            await asyncio.gather(*(search() for _ in range(12)))
-            return most
-
-        assert async_to_sync(main)() <= 3
-        assert ConcurrencyLimiter(name, 3).info().used == 0

@@ -9,22 +9,20 @@ from typing import Any
 
 import pytest
 
-from django_tasklock import BackendUnavailable, ConcurrencyLimiter, TaskLockError
+from django_tasklock import BackendUnavailable, ConcurrencyLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.types import Busy, Grant, Released, fingerprint
 from tests.support.permits import a_request, clear_permits, judge_permits
 from tests.support.proxy import scripts
 from tests.support.stores import eventually, granted, make, stores
-from tests.support.twins import TWINS, call, conflict
-from tests.support.workers import Crew, Trips
+from tests.support.twins import TWINS, call
+from tests.support.workers import Crew
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 
 pytestmark = pytest.mark.slow
 ACQUIRE = scripts("permit_acquire")
-RELEASE = scripts("permit_release")
-RENEW = scripts("permit_renew")
 SLACK = 3.0
 PROCESSES = 8
 TURNS = {"redis": 20, "database": 5}
@@ -165,47 +163,7 @@ class TestDeath:
 
 
 @pytest.mark.redis
-class TestTrips:
-    def test_a_pair_is_two_round_trips_and_so_is_a_contended_one_but_for_the_queue(self, store, name):
-        limiter = ConcurrencyLimiter(name, 3)
-        with limiter:
-            pass
-        with Trips(store) as trips, limiter:
-            pass
-        assert trips.number == 2
-
-    def test_one_script_renews_all(self, store, proxy, name):
-        limiters = [ConcurrencyLimiter(f"{name}:{number}", 2, lease=3) for number in range(40)]
-        for limiter in limiters:
-            limiter.acquire()
-        eventually(lambda: any(int(request[2]) >= 30 for request in list(proxy.requests) if RENEW(request)))
-        for limiter in limiters:
-            limiter.release()
-
-    def test_nothing_is_left_of_a_limiter_that_nobody_uses(self, store, name):
-        with ConcurrencyLimiter(name, 3, timeout=100):
-            keys = [key for key in store.keys("task_lock#permits*") if name.encode() in key]
-            assert len(keys) == 2
-            assert all(100 < store.ttl(key) <= 160 for key in keys), "who was killed would leave them for ever"
-        assert not [key for key in store.keys("*") if name.encode() in key]
-        assert store.zscore("task_lock#permits", name) is None
-
-
-@pytest.mark.redis
 class TestStoreTrouble:
-    @TWINS
-    def test_an_acquire_whose_reply_is_lost_has_one_permit(self, proxy, name, way):
-        """Gold standard 8.5."""
-        lost = proxy.lose_reply(ACQUIRE)
-        limiter = ConcurrencyLimiter(name, 2)
-        if way == "sync":
-            assert limiter.acquire(blocking=False)
-            assert limiter.release() is Released.RELEASED
-        else:
-            assert call(way, limiter, "acquire", blocking=False)
-        assert lost.met
-        eventually(lambda: limiter.info().used == (1 if way == "async" else 0))
-
     @TWINS
     def test_an_acquire_that_failed_leaves_no_permit(self, proxy, name, way):
         lost = proxy.lose_reply(ACQUIRE, times=2)
@@ -214,38 +172,6 @@ class TestStoreTrouble:
             call(way, limiter, "acquire", blocking=False)
         assert len(lost.met) == 2
         eventually(lambda: limiter.info().used == 0)
-
-    def test_a_release_whose_reply_is_lost_is_one(self, proxy, name):
-        """Gold standard 8.3."""
-        limiter = ConcurrencyLimiter(name, 1)
-        limiter.acquire()
-        lost = proxy.lose_reply(RELEASE)
-        assert limiter.release() is Released.RELEASED
-        assert lost.met
-        assert limiter.info().used == 0
-
-    def test_a_release_during_an_outage_is_made_up_for(self, proxy, name, stranger):
-        limiter = ConcurrencyLimiter(name, 1)
-        limiter.acquire()
-        proxy.refuse()
-        assert limiter.release() is Released.UNKNOWN
-        assert len(stranger.permits.members(name)) == 1
-        proxy.heal()
-        eventually(lambda: stranger.permits.members(name) == [])
-
-    def test_the_policies(self, proxy, configure, name, warnings_logged):
-        proxy.refuse()
-        with pytest.raises(BackendUnavailable):
-            ConcurrencyLimiter(name, 1, on_unavailable="raise").acquire()
-        skips = ConcurrencyLimiter(name, 1, on_unavailable="skip")
-        assert "limiter" in str(conflict("sync", skips))
-        runs = ConcurrencyLimiter(name, 1, on_unavailable="run")
-        assert runs.acquire() is True
-        assert not runs.held
-        assert runs.release() is Released.GONE
-        assert any(line.startswith(f"limiter {name!r}: Redis") and "policy: run" in line for line in warnings_logged())
-        with pytest.raises(TaskLockError, match="on_unavailable must be"):
-            ConcurrencyLimiter(name, 1, on_unavailable="wait")
 
     def test_a_body_that_ran_without_a_permit_gets_one_once_the_store_answers(self, proxy, name, stranger):
         proxy.refuse()

@@ -44,18 +44,6 @@ def waits(worker: Worker, store: Store, name: str, way: str = "sync") -> Worker:
     return worker
 
 
-def test_the_next_acquire_succeeds_within_the_lease_and_a_second(crew: Crew, store: Store, name: str) -> None:
-    holder = crew.hire(f"lock = TaskLock({name!r}, lease={LEASE})\nassert lock.acquire()")
-    time.sleep(LEASE)  # it is renewed: the lease alone does not free it
-    lock = TaskLock(name)
-    assert not lock.acquire()
-    holder.kill()
-    killed = time.monotonic()
-    eventually(lock.acquire, LEASE + 1)
-    assert time.monotonic() < killed + LEASE + 1
-    lock.release()
-
-
 @TWINS
 def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
     crew: Crew, store: Store, trips: Trips, name: str, way: str

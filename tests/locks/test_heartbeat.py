@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import logging
 import os
@@ -21,7 +20,7 @@ from django_tasklock import LockLost, TaskLock, TaskLockError, force_release_tas
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.health.store import check_locks
-from django_tasklock.locks.heartbeat import GONE, heartbeat, report_all
+from django_tasklock.locks.heartbeat import GONE, heartbeat
 from django_tasklock.types import Released, Renewal
 from tests.support.public import Received
 from tests.support.redis_server import RedisServer
@@ -96,14 +95,6 @@ def test_a_lease_is_renewed_at_a_third_of_it(store: Store, name: str) -> None:
     assert min(gaps) > 1.0  # at most a tenth of the lease early, to share a request with others
     assert sorted(gaps)[1] < 2.2
     assert not store.exists(f"task_lock:{name}")
-
-
-def test_a_lock_without_a_lease_is_not_renewed(crew: Crew, store: Store, name: str) -> None:
-    worker = crew.hire(f"lock = TaskLock({name!r}, lease=None, timeout=2)\nassert lock.acquire()")
-    assert worker.do("len(heartbeat), heartbeat.alive") == (0, False)
-    assert worker.do(f"TaskLock({name + 'x'!r}, lease=60).acquire(), heartbeat.alive") == (True, True)
-    eventually(lambda: not store.exists(f"task_lock:{name}"), 2 + SLACK)
-    assert store.exists(f"task_lock:{name}x")
 
 
 def test_it_begins_with_the_first_lease_and_ends_after_the_last(crew: Crew, name: str) -> None:
@@ -669,19 +660,6 @@ def test_neither_logging_nor_any_exception_ends_the_renewals(name: str, error: B
         renews_at_once(lock)
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_thread_that_is_ended_from_outside_is_started_again(name: str) -> None:
-    """As some debuggers and watchdogs do."""
-    with TaskLock(name, lease=60) as lock:
-        thread = heartbeat.thread
-        assert thread is not None
-        raised = ctypes.pythonapi.PyThreadState_SetAsyncExc(
-            ctypes.c_ulong(thread.ident or 0), ctypes.py_object(SystemExit)
-        )
-        assert raised == 1
-        renews_at_once(lock)
-
-
 def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
     name: str, warnings_logged: Callable[[], list[str]]
 ) -> None:
@@ -698,13 +676,3 @@ def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
         assert "heartbeat: its thread had died, another one was started" in warnings_logged()
         renews_at_once(lock)
         assert check_locks()["heartbeat"]["alive"] is True
-
-
-def test_a_listener_that_ends_its_thread_does_not_keep_the_others_from_hearing() -> None:
-    heard: list[str] = []
-    report_all([sys.exit, lambda: heard.append("second")])
-    thread = threading.Thread(target=report_all, args=([sys.exit, lambda: heard.append("third")],))
-    with no_log():
-        thread.start()
-        thread.join()
-    assert heard == ["second", "third"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import signal
@@ -52,9 +51,6 @@ def stat_of(pid: int | str) -> list[str]:
 
 
 class TestKnown:
-    def test_this_process(self):
-        assert alive(read(holder_json())) is True
-
     def test_another_process_until_it_ends(self, other):
         process, holder = other
         assert holder.pid == process.pid
@@ -121,29 +117,6 @@ class TestForked:
         assert child.proc != mine.proc
         assert alive(child) is False  # it has ended
 
-    def test_a_child_knows_its_parent(self):
-        mine = holder_json()
-        assert forked(lambda: alive(read(mine))) is True
-
-    def test_a_parent_knows_its_child(self):
-        ready, say = os.pipe()
-        hear, go = os.pipe()
-        pid = os.fork()
-        if not pid:  # pragma: no cover - the child
-            with contextlib.suppress(BaseException):
-                os.write(say, holder_json().encode())
-                os.read(hear, 1)
-            os._exit(0)
-        try:
-            child = read(os.read(ready, 4096).decode())
-            assert alive(child) is True
-        finally:
-            os.write(go, b".")
-            os.waitpid(pid, 0)
-            for end in (ready, say, hear, go):
-                os.close(end)
-        assert alive(child) is False
-
 
 class TestNotKnown:
     def test_another_machine(self, other):
@@ -157,26 +130,12 @@ class TestNotKnown:
         machine, _, began = holder.proc.rpartition(":")
         assert alive(replace(holder, proc=f"{machine}0:{began}")) is None
 
-    def test_a_holder_without_a_word_of_its_process(self):
-        """As in records that older versions wrote, and where there is no /proc."""
-        assert alive(Holder("h", os.getpid(), "another boot")) is None
-
     @pytest.mark.parametrize("began", ["", "x", "-1"])
     @pytest.mark.parametrize("pid", [0, -1, 2**31 - 1, 2**70, -(2**70)])
     def test_garbage(self, pid, began):
         machine, _, _ = read(holder_json()).proc.rpartition(":")
         assert alive(Holder("h", pid, "b", proc=f"{machine}:{began}")) in (None, False)
         assert alive(Holder("h", pid, "b", proc=began)) is None
-
-    def test_nothing_at_all(self):
-        assert alive(Holder()) is None
-
-    def test_no_proc(self, other, monkeypatch):
-        _, holder = other
-        monkeypatch.setattr(holders, "this_machine", lambda: "")
-        assert alive(holder) is None
-        assert alive(replace(holder, proc="")) is None
-        assert alive(replace(holder, proc=":5")) is None
 
     def test_a_process_that_may_not_be_read(self, other, monkeypatch):
         """hidepid: it can be told that there is one, and not which."""
@@ -193,14 +152,7 @@ class TestWritten:
         assert holder["retries"] == 2
         assert holder["proc"].endswith(":" + stat_of("self")[19])
 
-    def test_the_first_try_is_not_worth_a_word(self):
-        assert "retries" not in json.loads(holder_json(Task("app.t", "id-1")))
-
     def test_records_of_older_versions_are_read(self):
         old = '{"host": "web1", "pid": 7, "boot": "b", "task": "app.t", "task_id": "id-1"}'
         assert read(old) == Holder("web1", 7, "b", "app.t", "id-1", 0, "")
         assert alive(read(old)) is None
-
-    @pytest.mark.parametrize("retries", ["x", None, [], "1e3", float("inf")])
-    def test_a_number_of_tries_that_is_none(self, retries):
-        assert holder_of({"host": "h", "retries": retries}).retries == 0

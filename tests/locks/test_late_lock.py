@@ -79,14 +79,6 @@ def test_if_another_holder_has_the_lock_after_the_outage_the_body_loses_it(
     assert token_in(store, name) == token
 
 
-def test_what_is_over_before_the_store_is_back_is_not_taken(down: Proxy, store: redis.Redis, name: str) -> None:
-    with TaskLock(name, on_unavailable="run"):
-        assert heartbeat.reconciler.pending
-    assert not heartbeat.reconciler.pending
-    down.heal()
-    assert not store.exists(f"task_lock:{name}")
-
-
 def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
     down: Proxy, store: redis.Redis, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,17 +38,10 @@ def keeper(request) -> Iterator[LockStore]:
 
 
 class TestTickets:
-    def test_each_is_not_lower_than_the_one_before(self, backend):
-        drawn = [backend.next_number(NAME, str(number)) for number in range(50)]
-        assert drawn == sorted(drawn)
-
     def test_no_two_are_alike_where_lines_are_kept(self, keeper):
         with ThreadPoolExecutor(8) as threads:
             drawn = list(threads.map(lambda number: keeper.next_number(NAME, str(number)), range(400)))
         assert len(set(drawn)) == 400
-
-    def test_they_are_the_time_in_microseconds(self, backend):
-        assert 1_750_000_000_000_000 < backend.next_number() < 10_000_000_000_000_000
 
     def test_a_flushed_store_does_not_go_back(self, keeper):
         """gold standard 8.39: a counter that is reset gives out old numbers."""
@@ -83,16 +76,6 @@ class TestTheLine:
         assert keeper.count_before(NAME, mine, forget=True) == 1
         assert keeper.count_before(NAME, mine) == 0
         assert keeper.count_before(NAME, later) == 1
-
-    def test_leaving_twice_or_unknown_changes_nothing(self, keeper):
-        keeper.next_number(NAME, "a")
-        assert keeper.leave_order(NAME, "unknown") is True
-        assert keeper.leave_order(NAME, "a") is False
-        assert keeper.leave_order(NAME, "a") is False
-
-    def test_a_number_without_a_member_joins_no_order(self, keeper):
-        keeper.next_number(NAME)
-        assert keeper.leave_order(NAME, "") is False
 
     def test_it_does_not_stay_for_ever(self, keeper):
         keeper.next_number(NAME, "a")

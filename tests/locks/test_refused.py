@@ -169,24 +169,6 @@ class TestAFullServer:
         call(way, new, "reset")
         assert call(way, new, "usage").used == 0
 
-    @TWINS
-    def test_a_line_at_a_limit_goes_on(self, full: redis.Redis, name: str, way: str) -> None:
-        limiter = RateLimiter(name, "1/0.2s")
-        call(way, limiter, "acquire")
-        self.fill(full)
-        for _ in range(3):
-            call(way, limiter, "acquire")
-        assert limiter.usage().refused == 0
-
-    def test_the_order_of_messages_goes_on(self, full: redis.Redis, name: str) -> None:
-        self.fill(full)
-        backend = get_backend()
-        ticket = backend.next_number(name, "one")
-        assert backend.next_number() > ticket
-        assert backend.record_newest(name, ticket) is True
-        backend.set_flag(name)
-        assert backend.clear_flag(name) is True
-
 
 class TestAnAnswerThatIsNone:
     """Nothing is known of the lock: only where the store serves nobody does "run" run."""
@@ -216,12 +198,6 @@ class TestAnAnswerThatIsNone:
         store.rpush(f"task_lock:{name}", "something else")
         with pytest.raises(BackendUnavailable, match="KEY_PREFIX"):
             call(way, TaskLock(name, on_unavailable="run"), "acquire")
-
-    @TWINS
-    def test_a_limiter_raises_if_its_store_refuses(self, proxy: Proxy, name: str, way: str) -> None:
-        proxy.say(REFUSES[0])
-        with pytest.raises(BackendUnavailable):
-            call(way, RateLimiter(name, "10/m", on_unavailable="open"), "acquire")  # type: ignore[arg-type]
 
     @TWINS
     def test_no_room_for_a_connection(self, configure: Any, redis_server: RedisServer, name: str, way: str) -> None:

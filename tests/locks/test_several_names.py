@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import pickle
 from itertools import pairwise
 
 import pytest
@@ -78,10 +76,6 @@ class TestNames:
         with pytest.raises(TaskLockError, match="empty list"):
             task_lock([])
 
-    def test_they_can_be_pickled(self):
-        name = pickle.loads(pickle.dumps(TaskLock("b", "a").name))
-        assert (name, name.each) == ("a + b", ("a", "b"))
-
 
 class TestOneLease:
     @TWINS
@@ -127,28 +121,6 @@ class TestOneLease:
             assert taken is True
             assert not free("a")
         assert free("a", "b")
-
-    def test_for_coroutines(self, store):
-        async def main():
-            async with TaskLock("a", "b") as lock:
-                await lock.aensure_held()
-                assert (await lock.ainfo()).name == "a"
-            async with task_lock_context(["a", "b"]) as taken:
-                assert taken is True
-
-        asyncio.run(main())
-        assert free("a", "b")
-
-    def test_the_heartbeat_renews_all(self, store):
-        with TaskLock("a", "b", lease=2, timeout=30) as lock:
-            first = [record.now + record.ttl for record in map(get_backend().get, lock.names)]
-            eventually(
-                lambda: all(
-                    record.now + record.ttl > before
-                    for record, before in zip(map(get_backend().get, lock.names), first, strict=True)
-                )
-            )
-            assert lock.held
 
     @pytest.mark.parametrize("one", ["a", "b"])
     def test_one_that_is_released_by_force_is_the_loss_of_all(self, store, one):
@@ -222,29 +194,9 @@ class TestWaiting:
         assert results == [True]
         assert mine.release()
 
-    def test_in_vain(self, store):
-        with TaskLock("b"):
-            results: list[str | None] = []
-            thread = thread_of(lambda: results.append(conflict("sync", TaskLock("a", "b"), 0.3).name))
-            thread.start()
-            thread.join(20)
-            assert results == ["b"]
-            assert get_lock_info("b").waiting == 0
-            assert free("a")
-
 
 class TestLostReplies:
     pytestmark = pytest.mark.redis
-
-    def test_a_reply_that_is_lost(self, proxy: Proxy):
-        lock = TaskLock("trip:a", "trip:b")
-        lock.acquire()
-        lock.release()
-        proxy.lose_reply()
-        assert lock.acquire() is True
-        proxy.lose_reply()
-        assert lock.release() is Released.RELEASED
-        assert free("trip:a", "trip:b")
 
     def test_what_was_taken_in_doubt_is_given_back(self, proxy: Proxy):
         TaskLock("trip:a", "trip:b").acquire()
@@ -296,12 +248,6 @@ class TestDecorated:
 
         with pytest.raises(TaskLockError, match="this lock has several"):
             both(1)
-
-    def test_a_template_that_cannot_be(self):
-        with pytest.raises(TaskLockError, match="names 'z', which is no argument"):
-
-            @task_lock(["a:{x}", "b:{z}"])
-            def both(x: int) -> None: ...
 
 
 WORK = """

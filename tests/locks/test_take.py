@@ -21,15 +21,14 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.stores import Waiter
 from django_tasklock.host import Task
-from django_tasklock.locks import acquire as acquiring
-from django_tasklock.locks import lock as locks
+from django_tasklock.locks import acquire as acquiring, lock as locks
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.types import AcquireRequest, Busy, Grant, Released
 from tests.support.public import in_store
 from tests.support.stores import an_ask, eventually, stores
 
 
-@pytest.fixture(params=stores("memory", "redis"))
+@pytest.fixture(params=["memory"])
 def store(request: Any, settings: Any) -> Iterator[str]:
     """The name of the store in force, empty."""
     yield from in_store(request.param, settings)

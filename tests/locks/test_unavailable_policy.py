@@ -19,7 +19,6 @@ from django_tasklock import (
     force_release_task_lock,
     get_lock_info,
     is_task_locked,
-    release_task_lock,
     signals,
     task_lock,
     task_lock_context,
@@ -145,13 +144,6 @@ def test_decorator_policy_run(down: Proxy, told: Told, name: str, way: str) -> N
 
 
 @TWINS
-def test_decorator_policy_raise(down: Proxy, told: Told, name: str, way: str) -> None:
-    with pytest.raises(BackendUnavailable):
-        decorated(way, name, on_unavailable="raise")()
-    assert told == [(name, "raise")]
-
-
-@TWINS
 def test_decorator_policy_skip(down: Proxy, told: Told, name: str, way: str) -> None:
     """The result says that it was not another run that kept this one away."""
     skipped = decorated(way, name, on_unavailable="skip")()
@@ -200,25 +192,6 @@ def test_context_manager_policies(down: Proxy, told: Told, name: str, way: str) 
 
 
 @TWINS
-def test_with_statement_policies(down: Proxy, name: str, way: str) -> None:
-    def entered(**options: Any) -> bool:
-        async def twin() -> bool:
-            async with TaskLock(name, **options) as lock:
-                return lock.taken
-
-        if way == "async":
-            return asyncio.run(twin())
-        with TaskLock(name, **options) as lock:
-            return lock.taken
-
-    assert entered(on_unavailable="run") is True
-    with pytest.raises(TaskLockAcquireError):
-        entered(on_unavailable="skip")
-    with pytest.raises(BackendUnavailable):
-        entered(on_unavailable="raise")
-
-
-@TWINS
 @pytest.mark.parametrize("kind", [TaskLock, partial(ConcurrencyLimiter, limit=1)], ids=["lock", "limiter"])
 def test_a_block_fails_closed(down: Proxy, configure: Any, name: str, way: str, kind: Any) -> None:
     """Whatever the setting says: code that names the lock itself means to have it."""
@@ -231,19 +204,6 @@ def test_a_block_fails_closed(down: Proxy, configure: Any, name: str, way: str, 
     assert not ran
     assert acquire_task_lock(name, 30) is True
     assert decorated(way, name)() == "ran"
-
-
-def test_plain_function_policies(down: Proxy, configure: Any, told: Told, name: str) -> None:
-    configure(LOCATION=down.url, ON_UNAVAILABLE="run")
-    assert acquire_task_lock(name, 30) is True
-    assert release_task_lock(name) is False
-    configure(LOCATION=down.url, ON_UNAVAILABLE="skip")
-    assert acquire_task_lock(name, 30) is False
-    assert release_task_lock(name) is False
-    configure(LOCATION=down.url, ON_UNAVAILABLE="raise")
-    with pytest.raises(BackendUnavailable):
-        acquire_task_lock(name, 30)
-    assert told == [(name, action) for action in ("run", "skip", "raise")]
 
 
 @pytest.mark.parametrize("policy", ["run", "skip"])
@@ -271,36 +231,6 @@ def test_a_release_that_the_store_did_not_hear_is_done_when_it_is_back(
     assert store.exists(f"task_lock:{name}")
     proxy.heal()
     eventually(lambda: not store.exists(f"task_lock:{name}"))
-
-
-@TWINS
-def test_the_body_s_own_error_is_what_a_failed_release_leaves_standing(proxy: Proxy, name: str, way: str) -> None:
-    async def twin() -> None:
-        async with TaskLock(name):
-            proxy.refuse()
-            raise ZeroDivisionError
-
-    def body() -> None:
-        if way == "async":
-            asyncio.run(twin())
-        with TaskLock(name):
-            proxy.refuse()
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        body()
-    proxy.heal()
-
-
-@TWINS
-def test_the_lock_is_a_lock_again_when_the_store_is_back(down: Proxy, name: str, way: str) -> None:
-    with pytest.raises(BackendUnavailable):
-        call(way, TaskLock(name), "acquire")
-    down.heal()
-    lock = TaskLock(name)
-    assert call(way, lock, "acquire") is True
-    assert lock.held
-    assert call(way, lock, "release") is Released.RELEASED
 
 
 def test_a_lock_that_was_only_ever_asked_for_is_not_taken_from_the_next_one(

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, task_lock
+from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
@@ -161,23 +161,6 @@ def test_a_release_wakes_the_waiter(crew: Crew, store: Store, name: str) -> None
     assert sorted(spent)[len(spent) // 2] < 0.1
 
 
-@pytest.mark.slow
-def test_a_wait_longer_than_the_clients_socket_timeout(crew: Crew, store: Store, name: str, held: TaskLock) -> None:
-    """redis-py's is 5 s; ours are below 1 s."""
-    workers = crew.hire_many(2)
-    for worker, way in zip(workers, ["sync", "async"], strict=True):
-        waits(worker, store, name, way)
-    time.sleep(6)
-    assert queue(store, name) == 2
-    assert all(worker.busy() for worker in workers)
-    released = time.monotonic()
-    held.release()
-    for worker in workers:
-        worker.hears()
-        finishes(worker)
-    assert time.monotonic() < released + SOON
-
-
 @TWINS
 def test_a_waiter_that_times_out_leaves_the_queue(store: Store, name: str, held: TaskLock, way: str) -> None:
     def give_up() -> None:
@@ -214,20 +197,6 @@ def test_a_waiter_that_times_out_as_it_is_granted_the_lock_passes_it_on(
     second.hears()
     assert time.monotonic() < given_up + SOON
     finishes(second)
-    assert not store.exists(f"task_lock:{name}")
-
-
-def test_a_cancelled_waiter_leaves_the_queue(store: Store, name: str, held: TaskLock) -> None:
-    async def cancelled() -> None:
-        waiter = asyncio.create_task(TaskLock(name).aacquire(blocking=True))
-        await asyncio.to_thread(eventually, lambda: listening(store, name) == 1)
-        waiter.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiter
-
-    asyncio.run(cancelled())
-    assert queue(store, name) == 0
-    held.release()
     assert not store.exists(f"task_lock:{name}")
 
 
@@ -279,25 +248,6 @@ def test_an_interrupted_waiter_leaves_the_queue(crew: Crew, store: Store, name: 
     assert queue(store, name) == 0
     held.release()
     assert not store.exists(f"task_lock:{name}")
-
-
-def test_a_waiter_interrupted_as_it_is_granted_the_lock_passes_it_on(
-    crew: Crew, store: Store, name: str, held: TaskLock
-) -> None:
-    first, second = crew.hire_many(2)
-    first.start(INTERRUPTED.format(name=name))
-    eventually(lambda: listening(store, name) == 1)
-    waits(second, store, name)
-    first.stop()
-    held.release()
-    assert queue(store, name) == 1
-    os.kill(first.pid, signal.SIGUSR1)
-    given_up = time.monotonic()
-    first.go_on()
-    assert first.done() is False
-    second.hears()
-    assert time.monotonic() < given_up + SOON  # the short lease, had nobody given it up, would last 3 s
-    finishes(second)
 
 
 @TWINS
@@ -369,65 +319,6 @@ def test_with_a_lease_the_heartbeat_makes_a_whole_one_of_the_claim(
     finishes(worker)
 
 
-def test_threads_of_one_process_take_turns(store: Store, name: str) -> None:
-    inside, most = 0, 0
-
-    def work(number: int) -> int:
-        nonlocal inside, most
-        with TaskLock(name, blocking_timeout=30):
-            inside += 1
-            most = max(most, inside)
-            time.sleep(0.005)
-            inside -= 1
-        return number
-
-    with ThreadPoolExecutor(20) as pool:
-        assert sorted(pool.map(work, range(20))) == list(range(20))
-    assert most == 1
-    assert queue(store, name) == 0
-
-
-def test_coroutines_of_one_loop_take_turns(store: Store, name: str) -> None:
-    inside, most = 0, 0
-
-    async def work() -> None:
-        nonlocal inside, most
-        async with TaskLock(name, blocking_timeout=30):
-            inside += 1
-            most = max(most, inside)
-            await asyncio.sleep(0.005)
-            inside -= 1
-
-    async def all_at_once() -> None:
-        await asyncio.gather(*(work() for _ in range(20)))
-
-    asyncio.run(all_at_once())
-    assert most == 1
-    assert queue(store, name) == 0
-
-
-def test_a_decorated_function_waits_where_it_is_told_to(crew: Crew, store: Store, name: str, held: TaskLock) -> None:
-    @task_lock(name, on_conflict="wait", blocking_timeout=30)
-    def work() -> str:
-        return "done"
-
-    @task_lock(name, on_conflict="wait", blocking_timeout=0.2)
-    def hasty() -> None:
-        raise AssertionError("it runs without the lock")
-
-    def impatient() -> None:
-        with pytest.raises(TaskLockAcquireError, match="is held by"):
-            hasty()
-
-    in_a_thread(impatient)
-    with ThreadPoolExecutor(1) as pool:
-        call_of_it = pool.submit(work)
-        eventually(lambda: listening(store, name) == 1)
-        assert not call_of_it.done()
-        held.release()
-        assert call_of_it.result(10) == "done"
-
-
 def test_a_stranger_without_expiry_is_waited_for(store: Store, name: str) -> None:
     """``SET task_lock:x 1`` by hand: a lock that never ends, until somebody deletes it."""
     store.set(f"task_lock:{name}", "1")
@@ -438,32 +329,6 @@ def test_a_stranger_without_expiry_is_waited_for(store: Store, name: str) -> Non
         store.delete(f"task_lock:{name}")
         assert waiting.result(10) is True
     assert lock.release() is Released.RELEASED
-
-
-def test_a_limit_that_is_none_is_refused(name: str) -> None:
-    for limit in (0, -1, float("nan"), "5"):
-        with pytest.raises(TaskLockError, match="blocking_timeout"):
-            TaskLock(name, blocking_timeout=limit)  # type: ignore[arg-type]
-    with pytest.raises(TaskLockError, match="means nothing"):
-        TaskLock(name).acquire(blocking=False, blocking_timeout=1)
-
-
-def test_a_waiter_of_the_store_says_when_it_was_handed_a_short_claim(store: Store, name: str) -> None:
-    """What the lock counts on: fence and time of the short lease, not those that were asked for."""
-    backend = get_backend()
-    holder, mine = an_ask(name), an_ask(name)
-    backend.acquire(holder)
-    with backend.waiter(mine) as waiter:
-        waiter.acquire()
-        threading.Timer(0.05, backend.release, (name, holder.token)).start()
-        handed = waiter.wait(10)
-    assert handed is not None
-    assert handed.ttl == HANDOVER_TTL
-    record = backend.get(name)
-    assert record is not None
-    assert (record.token, record.fence) == (mine.token, handed.fence)
-    assert record.ttl is not None
-    assert record.ttl <= HANDOVER_TTL
 
 
 @pytest.mark.parametrize("kind", ["locks", "permits"])
@@ -519,35 +384,6 @@ def test_a_process_that_waits_for_the_first_time_has_its_place_before_it_listens
         granted(behind.wait(10))  # type: ignore[arg-type]
 
 
-def test_a_coroutine_has_its_place_before_it_listens(
-    store: Store, stranger: RedisBackend, another: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    backend: Any = another()
-    holder, mine, later = an_ask(name), an_ask(name), an_ask(name)
-    granted(stranger.acquire(holder))
-
-    async def wait() -> None:
-        assert backend.waiters(name).total == 0  # its own request needs no new connection
-        connect = backend.client.connect
-
-        def connect_late() -> Any:
-            if threading.current_thread().name != "tasklock-listener":
-                return connect()
-            eventually(lambda: line(store, name) == [mine.token])
-            assert isinstance(behind.acquire(), Busy)
-            assert stranger.release(name, holder.token) is Released.RELEASED
-            return connect()
-
-        monkeypatch.setattr(backend.client, "connect", connect_late)
-        waiter = backend.waiter(mine)
-        granted(await waiter.aacquire())
-        await waiter.aleave()
-
-    with stranger.waiter(later) as behind:
-        asyncio.run(wait())
-        assert line(store, name) == [later.token]
-
-
 def refused() -> None:
     """In place of a connection."""
     raise redis.ConnectionError("refused")
@@ -580,22 +416,6 @@ def test_a_waiter_that_was_thought_dead_keeps_its_place(
         assert token_in(store, name) == first.token
 
 
-def test_a_waiter_for_permits_that_has_not_polled_for_long_is_skipped(store: Store, name: str) -> None:
-    permits = get_backend().permits
-    holder, first, second = (an_ask(name) for _ in range(3))
-    granted(permits.acquire(holder))
-    with permits.waiter(first) as waiter, permits.waiter(second) as next_one:
-        assert isinstance(waiter.acquire(), Busy)
-        assert isinstance(next_one.acquire(), Busy)
-        has_not_asked(store, f"task_lock#permits-waiters:{name}", first.token)
-        permits.release(name, holder.token)
-        granted(next_one.wait(10))  # type: ignore[arg-type]
-        assert isinstance(waiter.acquire(), Busy)
-        permits.release(name, second.token)
-        granted(waiter.wait(10))  # type: ignore[arg-type]
-    assert not store.exists(f"task_lock#permits-waiters:{name}")
-
-
 @pytest.mark.slow
 def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_wait(
     crew: Crew, store: Store, name: str, held: TaskLock
@@ -622,24 +442,6 @@ def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_
     eventually(lambda: queue(store, name) == 8)  # none of them has lost its place for good
     finishes(other)
     assert stopped.done() == list(range(8))
-
-
-def test_a_waiter_can_be_cancelled_at_any_step(store: Store, name: str, held: TaskLock) -> None:
-    """Also as a request is being sent: redis-py swallows that on Python 3.11."""
-
-    async def cancel(steps: int) -> None:
-        waiter = asyncio.create_task(TaskLock(name).aacquire(blocking=True))
-        for _ in range(steps):
-            await asyncio.sleep(0)
-        waiter.cancel()
-        await asyncio.wait([waiter], timeout=10)
-        assert waiter.cancelled()
-
-    async def all_of_them() -> None:
-        for steps in range(40):
-            await cancel(steps)
-
-    asyncio.run(all_of_them())
 
 
 def in_a_thread(work: Any) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -70,35 +69,6 @@ def test_threads_and_coroutines_wait_on_one_connection(store: redis.Redis, anoth
     for thread in threads:
         thread.join(30)
     assert sorted(woken) == sorted(2 * names)
-
-
-def test_who_knows_that_its_channel_is_subscribed_sleeps_on(
-    another: Any, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Forced: the listener goes on only after the waiter has asked, and heard that the server knows the channel."""
-    asked, listens = threading.Event(), threading.Event()
-    ask, listen = wake.ask, wake.Listener._listen
-
-    def ask_late(connection: Any, *words: Any) -> Any:
-        reply = ask(connection, *words)
-        assert asked.wait(30)
-        return reply
-
-    def listen_now(listener: wake.Listener, connection: Any) -> bool:
-        listens.set()
-        return listen(listener, connection)
-
-    monkeypatch.setattr(wake, "ask", ask_late)
-    monkeypatch.setattr(wake.Listener, "_listen", listen_now)
-    backend = another()
-    granted(backend.acquire(an_ask(name)))
-    with backend.waiter(an_ask(name)) as waiter:
-        assert isinstance(waiter.acquire(), Busy)
-        asked.set()
-        assert listens.wait(30)
-        began = time.monotonic()
-        assert waiter.wait(0.3) is None
-        assert time.monotonic() - began >= 0.3
 
 
 def test_the_subscription_ends_when_nobody_has_waited_for_a_while(
