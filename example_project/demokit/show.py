@@ -50,8 +50,11 @@ class Show:
             self._start_worker(name)
         if given is None:
             say("Two workers are starting; meanwhile ffmpeg makes four sample videos.")
-        for path in [given] if given else [streams.make(title, folder) for title in streams.SAMPLES]:
-            self._upload(path)
+        for title in [] if given else streams.SAMPLES:
+            self._upload(streams.make(title, folder))
+            say(f"“{title}” is made and uploaded.")
+        if given:
+            self._upload(given)
         wait(self._workers_answer, 60, "Waiting for the workers: each imports Django, then it answers.")
         for _ in range(TIMES):
             self._press()

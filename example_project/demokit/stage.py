@@ -26,10 +26,15 @@ def say(text: str) -> None:
 def wait(condition: Callable[[], object], seconds: float, why: str) -> bool:
     """Say what is waited for, and wait until ``condition`` is true; return ``False`` after ``seconds``."""
     say(why)
-    deadline = time.monotonic() + seconds
+    now = told = time.monotonic()
+    deadline = now + seconds
     while not condition():
-        if time.monotonic() > deadline:
+        now = time.monotonic()
+        if now > deadline:
             return False
+        if now > told + 5:
+            say("... still waiting")
+            told = now
         time.sleep(0.2)
     return True
 

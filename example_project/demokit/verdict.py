@@ -25,8 +25,9 @@ def give(show: Show) -> list[str]:
     for video in Video.objects.filter(pk__in=show.lengths):
         killed = sum(attempt.video_id == video.pk for attempt in show.lost)
         done = video.attempts.filter(outcome=PUBLISHED).count()
-        print(f"{video.title[:26]:<26} {killed:6} {done:10} {video.skips.count():7}  {video.hls_file}")
-        faults += [f"“{video}” {fault}" for fault in _faults(show, video, done)]
+        found = list(_faults(show, video, done))
+        print(f"{video.title[:26]:<26} {killed:6} {done:10} {video.skips.count():7}  {video.hls_file}", flush=True)
+        faults += [f"“{video}” {fault}" for fault in found]
     if not show.lost:
         faults.append("No worker was killed in mid-transcode: the video is too short for that.")
     if show.read() < show.published:
