@@ -15,6 +15,7 @@ from asgiref.sync import async_to_sync, sync_to_async
 from django_tasklock import (
     Claim,
     GuardRejected,
+    LockLost,
     StaleClaim,
     StateGuard,
     TaskLockError,
@@ -185,6 +186,7 @@ class TestEndings:
         [
             (ValueError("codec"), "failed"),
             (TaskLockError("something of ours"), "failed"),
+            (LockLost("while it ran"), "failed"),
             (ExceptionGroup("two", [ValueError(), OSError()]), "failed"),
             (KeyboardInterrupt(), "processing"),
             (SystemExit(1), "processing"),

@@ -283,6 +283,13 @@ class TestStoreDown:
             with pytest.raises(BackendUnavailable):
                 ConcurrencyLimiter("transcode", 1).info()
 
+    def test_what_it_had_is_there_afterwards(self, memory: str) -> None:
+        with TaskLock("report", lease=60) as lock:
+            with testing.store_down():
+                assert lock.held
+            testing.assert_locked("report")
+        testing.assert_not_locked("report")
+
     def test_a_waiter_fails_when_the_store_goes_down(self, memory: str) -> None:
         testing.lock_held("report")
         told: list[Exception] = []

@@ -39,6 +39,13 @@ FAULTS = [
         "tests/project/test_testing.py",
     ),
     Fault(
+        "testing/stores.py",
+        "a store that was down stays so in the next test",
+        "    finally:\n        memory.shut(False)",
+        "    finally:\n        pass",
+        "tests/project/test_testing_kit.py::TestStoreDown",
+    ),
+    Fault(
         "testing/process.py",
         "the memory store has what the last test left",
         "    forget()\n    memory.reset()",
