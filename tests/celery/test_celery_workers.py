@@ -17,12 +17,16 @@ from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 
-POOLS = ["prefork", "threads", "solo", "gevent"]
+POOLS = [
+    pytest.param("prefork", marks=pytest.mark.quick),
+    "threads",
+    "solo",
+    pytest.param("gevent", marks=pytest.mark.quick),
+]
 
 
 @pytest.mark.broker
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.quick
 def test_a_task_runs_in_a_worker_and_is_seen_from_here(celery_site, pool):
     worker = celery_site.worker(pool=pool, concurrency=2)
     assert f"transport:   {'amqp' if celery_site.is_amqp else 'redis'}://" in worker.log()

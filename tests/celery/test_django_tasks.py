@@ -1,10 +1,9 @@
-"""``task_lock`` and ``model_lock`` below Django's own ``@task``, where Django has one."""
+"""``task_lock`` and ``model_lock`` work below Django's own ``@task``, where Django has one."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib.util
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -16,7 +15,6 @@ from django.tasks import TaskResultStatus, task
 from django_tasklock import TaskLock, TaskLockError, current_claim, model_lock, task_lock
 from django_tasklock.backends.memory import reset
 from tests.support.guards import GUARD, MEMORY, elsewhere, states
-from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
@@ -42,8 +40,8 @@ def report_or_raise(day):
 
 
 @task
-@task_lock("tasks-report:{day}", on_conflict="wait", blocking_timeout=0.05)
-def report_or_wait(day):
+@task_lock("tasks-report:{day}", on_conflict="queue")
+def report_or_queue(day):
     return "ran"
 
 
@@ -62,58 +60,6 @@ async def process_async(video_id):
     await asyncio.sleep(0)
     await current_claim().aupdate(progress=40)
     return current_claim().epoch
-
-
-@task_lock("tasks-report:{day}", on_conflict="retry")
-def report_or_retry(day):
-    return "ran"
-
-
-@task_lock("tasks-report:{day}", on_conflict="reject")
-def report_or_reject(day):
-    return "ran"
-
-
-@task_lock("tasks-report:{day}", on_conflict="queue")
-def report_or_queue(day):
-    return "ran"
-
-
-@task_lock("tasks-report:{day}", on_conflict="coalesce")
-def report_or_coalesce(day):
-    return "ran"
-
-
-WORDS = {
-    "retry": report_or_retry,
-    "reject": report_or_reject,
-    "queue": report_or_queue,
-    "coalesce": report_or_coalesce,
-}
-
-
-@task
-@model_lock(Video, "tasks-video:{video_id}", pk="video_id", guard=GUARD, on_conflict="raise")
-def process_or_raise(video_id):
-    return current_claim().epoch
-
-
-@task
-@model_lock(Video, "tasks-video:{video_id}", pk="video_id", guard=GUARD, on_conflict="wait", blocking_timeout=30)
-def process_or_wait(video_id):
-    return current_claim().epoch
-
-
-@task
-@model_lock(Video, "tasks-video:{video_id}", pk="video_id", guard=GUARD, on_conflict="wait", blocking_timeout=0.05)
-def process_or_wait_shortly(video_id):
-    return current_claim().epoch
-
-
-@task
-@task_lock("tasks-report:{day}", on_conflict="wait", blocking_timeout=30)
-def report_in_turn(day):
-    return "ran"
 
 
 def outcome(result):
@@ -136,28 +82,12 @@ class TestTaskLock:
         assert set(result.return_value) == {"status", "reason", "name", "holder", "held_for", "time_left"}
         assert (result.return_value["status"], result.return_value["reason"]) == ("skipped", "already_processing")
 
-    @pytest.mark.parametrize("busy", [report_or_raise, report_or_wait], ids=["raise", "wait"])
-    def test_raise_and_wait(self, busy):
+    @pytest.mark.parametrize("busy", [report_or_raise, report_or_queue], ids=["raise", "queue"])
+    def test_raise_and_the_words_of_celery_raise(self, busy):
+        """There is no message that could be put aside."""
         with TaskLock("tasks-report:monday"):
             assert outcome(elsewhere(lambda: busy.enqueue("monday"))) == "TaskLockAcquireError"
         assert outcome(busy.enqueue("monday")) == "ran"
-
-    def test_waits_until_it_is_free(self):
-        lock = TaskLock("tasks-report:monday")
-        assert lock.acquire()
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(report_in_turn.enqueue, "monday")
-            eventually(lambda: lock.info().waiting)
-            lock.release()
-            assert outcome(waiting.result(30)) == "ran"
-
-    @pytest.mark.parametrize("word", ["retry", "reject", "queue", "coalesce"])
-    def test_the_words_of_celery_raise(self, word):
-        """There is no message that could be put aside."""
-        locked = task(WORDS[word])
-        with TaskLock("tasks-report:monday"):
-            assert outcome(elsewhere(lambda: locked.enqueue("monday"))) == "TaskLockAcquireError"
-        assert outcome(locked.enqueue("monday")) == "ran"
 
 
 class TestModelLock:
@@ -186,36 +116,6 @@ class TestModelLock:
         video = Video.objects.create()
         assert outcome(process_async.enqueue(video.pk)) == 1
         assert states(video) == ("ready", 40, 1)
-
-
-class TestBusyRows:
-    def test_skip(self):
-        video = Video.objects.create()
-        with TaskLock(f"tasks-video:{video.pk}"):
-            result = elsewhere(lambda: process.enqueue(video.pk))
-        assert (result.status, result.return_value["reason"]) == (TaskResultStatus.SUCCESSFUL, "already_processing")
-        assert states(video) == ("uploading", 0, 0)
-
-    @pytest.mark.parametrize("busy", [process_or_raise, process_or_wait_shortly], ids=["raise", "wait"])
-    def test_raise_and_wait(self, busy):
-        video = Video.objects.create()
-        with TaskLock(f"tasks-video:{video.pk}"):
-            assert outcome(elsewhere(lambda: busy.enqueue(video.pk))) == "TaskLockAcquireError"
-        assert states(video) == ("uploading", 0, 0)
-        assert outcome(busy.enqueue(video.pk)) == 1
-        assert outcome(busy.enqueue(video.pk)) == "GuardRejected"
-
-    @pytest.mark.django_db(transaction=True)
-    def test_waits_until_it_is_free(self):
-        video = Video.objects.create()
-        lock = TaskLock(f"tasks-video:{video.pk}")
-        assert lock.acquire()
-        with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(process_or_wait.enqueue, video.pk)
-            eventually(lambda: lock.info().waiting)
-            lock.release()
-            assert outcome(waiting.result(30)) == 1
-        assert states(video)[0] == "ready"
 
 
 def test_a_lock_is_not_put_around_a_task():

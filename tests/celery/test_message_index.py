@@ -1,12 +1,8 @@
-"""The broker's index of unacknowledged messages, however the project connects: prefixes, priorities, Sentinel, TLS."""
+"""The broker's index of unacknowledged messages, however the project connects: a prefix, priorities, Sentinel."""
 
 from __future__ import annotations
 
-import contextlib
 import signal
-import socket
-import ssl
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -20,7 +16,6 @@ from django_tasklock.celery.messages.held import fetched_by
 from django_tasklock.celery.messages.index import CHUNK, Index
 from tests.support.redis_server import RedisServer
 from tests.support.sentinel import SERVICE, watched
-from tests.support.tls import self_signed
 
 LEASE = 60.0
 
@@ -87,32 +82,12 @@ def test_with_and_without_a_prefix(redis_server: RedisServer, prefix: str) -> No
         exercise(Fetching(Connection(redis_server.url, transport_options=options)), client, prefix)
 
 
-def test_another_index(redis_server: RedisServer) -> None:
-    """Names that the project has changed."""
-    options = {"unacked_index_key": "mine_index", "unacked_key": "mine"}
-    fetching = Fetching(Connection(redis_server.url, transport_options=options))
-    with redis.Redis.from_url(redis_server.url) as client:
-        before = client.zscore("mine_index", fetching.messages[0].delivery_tag)
-        fetching.index.renew(message.delivery_tag for message in fetched_by(fetching.connection))
-        assert client.zscore("mine_index", fetching.messages[0].delivery_tag) > before
-    fetching.close()
-
-
 def test_sentinel(tmp_path: Path) -> None:
     """Over the primary that it names."""
     with watched(tmp_path) as servers:
         url = f"sentinel://127.0.0.1:{servers.port}/0"
         fetching = Fetching(Connection(url, transport_options={"master_name": SERVICE}))
         with servers.primary() as client:
-            exercise(fetching, client)
-
-
-def test_tls(redis_server: RedisServer, tmp_path: Path) -> None:
-    certificate, context = self_signed(tmp_path)
-    with Tunnel(redis_server.port, context) as port:
-        trusted = {"ssl_cert_reqs": ssl.CERT_REQUIRED, "ssl_ca_certs": str(certificate)}
-        fetching = Fetching(Connection(f"rediss://127.0.0.1:{port}/0", ssl=trusted))
-        with redis.Redis.from_url(redis_server.url) as client:
             exercise(fetching, client)
 
 
@@ -146,39 +121,3 @@ def test_a_server_that_does_not_answer(redis_server: RedisServer) -> None:
     fetching.index.close()
     fetching.index.renew(["one"])
     fetching.close()
-
-
-class Tunnel:
-    """TLS in front of a server."""
-
-    def __init__(self, port: int, context: ssl.SSLContext) -> None:
-        self._port, self._context = port, context
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self._sockets: list[socket.socket] = [self._listener]
-
-    def __enter__(self) -> int:
-        threading.Thread(target=self._serve, daemon=True).start()
-        return int(self._listener.getsockname()[1])
-
-    def __exit__(self, *details: object) -> None:
-        for one in self._sockets:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
-
-    def _serve(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                inside = self._context.wrap_socket(self._listener.accept()[0], server_side=True)
-                outside = socket.create_connection(("127.0.0.1", self._port))
-                self._sockets += [inside, outside]
-                for pair in ((inside, outside), (outside, inside)):
-                    threading.Thread(target=_pump, args=pair, daemon=True).start()
-
-
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    with contextlib.suppress(OSError):
-        while data := source.recv(65536):
-            target.sendall(data)
-    with contextlib.suppress(OSError):
-        target.shutdown(socket.SHUT_RDWR)

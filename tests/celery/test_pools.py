@@ -6,7 +6,6 @@ import time
 
 import pytest
 
-from django_tasklock.celery import parked_messages
 from tests.support.celery_site.journal import most_at_once
 from tests.support.endings import KINDS, LEASE, PROMPT, Begun, begin, revoke
 from tests.support.pools import OTHERS, needs
@@ -63,23 +62,6 @@ def test_bodies_that_end_by_themselves(celery_site, pool, worker):
             one.left(states, row)
 
 
-def test_a_release_promotes_the_next_parked_message(celery_site, worker):
-    celery_site.configure(lease=LEASE, tasks=("tests.support.celery_site.no_promoter",))
-    worker()
-    gate = celery_site.gate()
-    ran = [celery_site.publish("locked_line", "a", "raises", gate)]
-    celery_site.started("a")
-    for number in (1, 2):
-        ran.append(celery_site.publish("locked_line", "a"))
-        celery_site.wait_until(lambda number=number: len(parked_messages("line:a")) == number)
-    gate.open()
-    for result in ran:
-        celery_site.outcome(result)
-    assert [one.task_id for one in celery_site.events("start", "a")] == [result.id for result in ran]
-    assert most_at_once(celery_site.events(key="a")) == 1
-    celery_site.wait_until(lambda: not parked_messages() and celery_site.lock("line:a") is None, 10)
-
-
 def test_a_task_that_is_longer_than_its_lease_keeps_the_lock(celery_site, worker):
     """The heartbeat renews: with gevent it is a greenlet."""
     celery_site.configure(lease=3)
@@ -93,29 +75,6 @@ def test_a_task_that_is_longer_than_its_lease_keeps_the_lock(celery_site, worker
         time.sleep(0.02)
     one.let_go()
     one.left("SUCCESS", "ready")
-
-
-def test_busy(celery_site, worker):
-    celery_site.configure(lease=LEASE)
-    worker()
-    one = Begun(celery_site, "locked_video", "sits", True, {})
-    one.started()
-    skipped = celery_site.publish("locked_video", one.video.pk)
-    assert celery_site.outcome(skipped)[1]["reason"] == "already_processing"
-    assert celery_site.lock(one.name) is not None
-    one.let_go()
-    one.left("SUCCESS", "ready")
-
-
-def test_revoked_in_the_queue(celery_site, pool):
-    celery_site.configure(lease=LEASE)
-    server = celery_site.worker(pool=pool)
-    ran = begin(celery_site, countdown=1)  # a solo worker that is busy hears nothing
-    for one in ran:
-        revoke(celery_site, server, one.result.id)
-    for one in ran:
-        one.left("REVOKED", "uploading")
-        assert one.told() == []
 
 
 def test_warm_shutdown_waits_for_the_end(celery_site, pool):

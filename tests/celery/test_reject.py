@@ -14,8 +14,7 @@ pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.rejecting_tasks", "tests.support.celery_site.once_tasks"]
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-@pytest.mark.quick
+@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.quick), "threads"])
 def test_it_ends(celery_site, pool):
     """On every Celery: with a state that is final, one line, and nothing of what belongs to a failure."""
     worker = celery_site.worker(pool=pool, concurrency=2)
@@ -84,7 +83,7 @@ def test_one_without_results_stores_none(celery_site):
 class TestARetry:
     """Its work has begun: it is put off, not thrown away."""
 
-    @pytest.mark.parametrize("task", ["rejecting", "locked", "once_skip", "limited"])
+    @pytest.mark.parametrize("task", ["rejecting", "once_skip", "limited"])
     def test_that_finds_its_lock_busy(self, celery_site, monkeypatch, task):
         monkeypatch.setattr(busy, "backoff", lambda *of: 0.01)
         celery_site.configure(result_expires=None)  # what expires is set by a command that redis-py warns of

@@ -94,13 +94,6 @@ class TestNames:
             assert release_task_lock("42")
         assert held() == ["b:42"]
 
-    def test_a_name_has_the_part_once(self):
-        with within("a"):
-            once = TaskLock("x", "y", "a:z")
-            assert once.names == ("a:x", "a:y", "a:z")
-            assert TaskLock(once.name).names == TaskLock(*once.names).names == once.names
-            assert TaskLock(TaskLock("x").name).name == "a:x"
-
     def test_a_name_that_becomes_too_long_ends_in_a_hash(self):
         with within("a"):
             first, second = (TaskLock("x" * 199 + end).name for end in "yz")
@@ -155,13 +148,6 @@ class TestMessages:
         decorated = app.task(task_lock("video:{pk}")(body), base=Task)
         assert self.names(app, self.published(app, decorated)) == ["a:video:42", "b:video:42"]
         assert held() == []
-
-    def test_the_default_name_and_a_long_one(self, app):
-        for options in ({}, {"key": lambda pk: "x" * 199}):
-            task = app.task(lambda pk: str(current_lock().name), **options)
-            first, second = self.names(app, self.published(app, task))
-            assert (first[:2], second[:2]) == ("a:", "b:")
-            assert first[2:30] == second[2:30]
 
     def test_locks_that_the_body_names_are_of_where_it_is(self, app):
         def body(pk: int) -> list[str]:

@@ -11,10 +11,9 @@ from django_tasklock.celery import OnceTask
 from tests.support.celery_site.tasks import hold_here
 from tests.testapp.models import Video
 
-__all__ = ["locked_row", "once_row", "soon_lost_locked", "soon_lost_once"]
+__all__ = ["locked_row", "once_row"]
 
 GUARD = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", missing_timeout=300)
-HASTY = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", missing_timeout=1)
 
 
 @shared_task(max_retries=0)
@@ -26,18 +25,5 @@ def locked_row(pk: int) -> dict[str, Any]:
 
 @shared_task(base=OnceTask, key="video:{pk}", guard=GUARD, model=Video, max_retries=0)
 def once_row(pk: int) -> dict[str, Any]:
-    """The same."""
-    return hold_here(pk)
-
-
-@shared_task
-@model_lock(Video, "video:{pk}", guard=HASTY)
-def soon_lost_locked(pk: int) -> dict[str, Any]:
-    """Gives its row up after a second."""
-    return hold_here(pk)
-
-
-@shared_task(base=OnceTask, key="video:{pk}", guard=HASTY, model=Video)
-def soon_lost_once(pk: int) -> dict[str, Any]:
     """The same."""
     return hold_here(pk)
