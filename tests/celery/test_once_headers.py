@@ -1,28 +1,22 @@
-"""The message header of this package: whose it is, and who sees it. Projects send ``self.request.headers`` on."""
+"""Our header counts for the task and the message that it was written for, and no body sees it.
+
+Projects send ``self.request.headers`` on.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from celery import Task
 
 from django_tasklock import current_lock, task_lock
-from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.message import HEADER, RECEIVED, Message, header_of
 from django_tasklock.types import monotonic
-from tests.support.guards import MEMORY
-from tests.support.once_app import OnceApp, once_app
+from tests.support.once_app import OnceApp
 
-
-@pytest.fixture
-def app(settings: Any) -> Iterator[OnceApp]:
-    settings.TASKLOCK = MEMORY
-    reset()
-    with once_app() as made:
-        yield made
+pytest_plugins = ["tests.support.once_app"]
 
 
 @pytest.fixture
@@ -39,10 +33,7 @@ def locked_by_now() -> str:
 
 @pytest.mark.django_db(transaction=True)
 class TestSentOn:
-    """Gold standard: a header belongs to the task and the message that it was written for."""
-
-    @pytest.mark.parametrize("parent_options", [{}, {"on_conflict": "queue"}, {"unique": "until_finish"}])
-    def test_a_child_has_its_own_lock(self, app, parent_options):
+    def test_a_child_has_its_own_lock(self, app):
         """With what its parent's body sees as headers, tenants and trace ids among them."""
         child = app.task(lambda x: locked_by_now(), key="child:{x}")
 
@@ -50,7 +41,7 @@ class TestSentOn:
             child.apply_async((x,), headers={**(self.request.headers or {}), "more": "m"})
             return locked_by_now()
 
-        parent = app.task(body, bind=True, key="parent:{x}", **parent_options)
+        parent = app.task(body, bind=True, key="parent:{x}", on_conflict="queue", unique="until_finish")
         parent.apply_async((1,), headers={"tenant": "t"})
         assert app.run() == ("SUCCESS", "parent:1")
         message = app.take()
@@ -81,8 +72,7 @@ class TestSentOn:
             assert ours["once"] in ({}, {"key": "b"})
 
     @pytest.mark.parametrize("base", [Task, OnceTask])
-    @pytest.mark.parametrize("theirs", [None, {"tenant": "t"}])
-    def test_nor_when_a_worker_was_given_the_message(self, app, base, theirs):
+    def test_nor_when_a_worker_was_given_the_message(self, app, base):
         """Of no task at all: it is noted of every message, and is the worker's own clock."""
         seen = []
 
@@ -90,9 +80,9 @@ class TestSentOn:
             seen.append((self.request.headers, Message(self).seconds_buffered > 60))
 
         task = app.task(body, bind=True, base=base)
-        task.apply_async(headers=theirs)
+        task.delay()
         app.run(**{RECEIVED: monotonic() - 61})
-        assert seen == [(theirs, True)]
+        assert seen == [(None, True)]
 
     def test_nor_that_of_a_decorated_task(self, current):
         """Whose next try keeps its place in the line all the same."""
@@ -135,22 +125,6 @@ class TestSentOn:
         assert second.ours["number"] == first.ours["number"]
         assert current.run(second) == ("SUCCESS", "a")
 
-    def test_a_plain_parent_and_a_decorated_child(self, current):
-        """The other way round it is the publisher that looks."""
-
-        @task_lock("child:{x}", on_conflict="queue")
-        def work(x: int) -> str:
-            return locked_by_now()
-
-        child = current.task(work, base=current.app.Task)
-        parent = current.task(lambda: None, key="p", on_conflict="queue")
-        parent.delay()
-        whole = current.take().headers
-        child.apply_async((1,), headers={HEADER: whole[HEADER]})
-        message = current.take()
-        assert message.ours["number"] != whole[HEADER]["number"]
-        assert current.run(message) == ("SUCCESS", "child:1")
-
     def test_a_plain_child_gets_nothing(self, app):
         parent = app.task(lambda: None, key="p")
         parent.delay()
@@ -175,40 +149,33 @@ class TestSentOn:
         assert app.run(message) == ("SUCCESS", "v:2")
 
 
-class TestProtocol1:
-    """``task_protocol = 1``: what Celery says of a message is in its body."""
+def test_task_protocol_1(app):
+    """What Celery says of a message is in its body then."""
+    app.app.conf.task_protocol = 1
+    task = app.task(lambda: locked_by_now(), key="a", unique="until_finish")
+    first = task.once(key="mine").delay()
+    assert task.once(key="mine").delay().id == first.id
+    assert app.run() == ("SUCCESS", "mine")
+    assert task.once(key="mine").delay().id != first.id
 
-    @pytest.fixture(autouse=True)
-    def _protocol(self, app):
-        app.app.conf.task_protocol = 1
 
-    def test_what_its_caller_has_chosen(self, app):
-        app.task(lambda: locked_by_now(), key="a").once(key="mine").delay()
-        assert app.run() == ("SUCCESS", "mine")
+@pytest.mark.django_db(transaction=True)
+def test_a_decorated_task_by_protocol_1(current):
+    """It lines up, and its next try keeps its place."""
+    current.app.conf.task_protocol = 1
 
-    def test_it_frees_what_makes_it_unique(self, app):
-        task = app.task(lambda: "ran", key="a", unique="until_finish")
-        first = task.delay()
-        assert task.delay().id == first.id
-        assert app.run() == ("SUCCESS", "ran")
-        assert task.delay().id != first.id
+    @task_lock("a:{x}", on_conflict="queue")
+    def work(self: Any, x: int) -> str:
+        if not self.request.retries:
+            raise self.retry(countdown=0)
+        return locked_by_now()
 
-    @pytest.mark.django_db(transaction=True)
-    def test_a_decorated_task_lines_up(self, current):
-        """And its next try keeps its place."""
-
-        @task_lock("a:{x}", on_conflict="queue")
-        def work(self: Any, x: int) -> str:
-            if not self.request.retries:
-                raise self.retry(countdown=0)
-            return locked_by_now()
-
-        current.task(work, base=current.app.Task, bind=True).delay(1)
-        first = current.take()
-        assert current.run(first)[0] == "RETRY"
-        second = current.take()
-        assert second.ours["number"] == first.ours["number"]
-        assert current.run(second) == ("SUCCESS", "a:1")
+    current.task(work, base=current.app.Task, bind=True).delay(1)
+    first = current.take()
+    assert current.run(first)[0] == "RETRY"
+    second = current.take()
+    assert second.ours["number"] == first.ours["number"]
+    assert current.run(second) == ("SUCCESS", "a:1")
 
 
 def test_one_of_another_message_is_ignored(app):

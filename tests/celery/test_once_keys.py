@@ -1,15 +1,16 @@
-"""The lock's name of a ``OnceTask`` call: from its arguments, from a template, from the caller; in the header."""
+"""Calls with the same arguments have one lock, others have another, and the publisher decides which.
+
+The name comes from all arguments, a template, a callable or the caller, and travels in the header.
+"""
 
 from __future__ import annotations
 
 import enum
 import functools
-import random
 import sys
 import types
 import uuid
 from collections import OrderedDict
-from collections.abc import Iterator
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -17,25 +18,14 @@ from typing import Any
 import pytest
 
 from django_tasklock import TaskLock, TaskLockError
-from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.fingerprint import fingerprint
 from django_tasklock.names import MAX_LENGTH
-from tests.support.guards import MEMORY, elsewhere
-from tests.support.once_app import OnceApp, once_app
+from tests.support.guards import elsewhere
+from tests.support.once_app import OnceApp
 from tests.testapp.models import Video
 
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings: Any) -> None:
-    settings.TASKLOCK = MEMORY
-    reset()
-
-
-@pytest.fixture
-def app() -> Iterator[OnceApp]:
-    with once_app() as made:
-        yield made
+pytest_plugins = ["tests.support.once_app"]
 
 
 def keys(app: OnceApp) -> list[str]:
@@ -58,39 +48,15 @@ class TestSameArguments:
         task.s(y=2).apply_async((1,))
         assert len(set(keys(app))) == 1
 
-    def test_order_of_dicts_and_sets(self, app):
-        task = app.task(lambda options: None)
-        names = {
-            task.lock.name(options=value)
-            for value in ({"a": 1, "b": [{"c": 2, "d": 3}]}, OrderedDict([("b", [{"d": 3, "c": 2}]), ("a", 1)]))
-        }
-        assert len(names) == 1
-        assert task.lock.name(options={3, 1, 2}) == task.lock.name(options=frozenset([2, 3, 1]))
-
     def test_star_arguments(self, app):
         task = app.task()
         task.delay(1, 2, a=3, b=4)
         task.delay(1, 2, b=4, a=3)
         task.delay(2, 1, b=4, a=3)
         task.delay(1, b=4, a=3)
-        task.delay()
         first, second, *others = keys(app)
         assert first == second
-        assert len({first, *others}) == 4
-
-    def test_what_a_serializer_makes_of_a_tuple(self, app):
-        task = app.task(lambda pair: None)
-        assert task.lock.name(pair=(1, (2,))) == task.lock.name(pair=[1, [2]])
-
-    def test_a_bound_task_has_no_self(self, app):
-        def body(self, x):
-            return None
-
-        task = app.task(body, bind=True)
-        task.delay(1)
-        task.delay(x=1)
-        first, second = keys(app)
-        assert first == second == task.lock.name(x=1)
+        assert len({first, *others}) == 3
 
     @pytest.mark.parametrize("bind", [False, True])
     def test_autoretry_wraps_the_body(self, app, bind):
@@ -105,37 +71,7 @@ class TestSameArguments:
         task.delay(1)
         task.delay(y=2, x=1)
         first, second = keys(app)
-        assert first == second
-
-    def test_a_task_class(self, app):
-        class Resize(OnceTask):
-            name = "once.resize"
-
-            def run(self, width, height=10):
-                return width * height
-
-        task = app.app.register_task(Resize())
-        task.delay(1)
-        task.delay(width=1, height=10)
-        first, second = keys(app)
-        assert first == second == task.lock.name(width=1)
-        assert first.startswith("once.resize:")
-        task.delay(3)
-        assert app.run() == ("SUCCESS", 30)
-
-    def test_a_wrapped_body(self, app):
-        def wrapped(function):
-            @functools.wraps(function)
-            def wrapper(*args, **kwargs):
-                return function(*args, **kwargs)
-
-            return wrapper
-
-        task = app.task(wrapped(lambda x, y=2: None))
-        task.delay(1)
-        task.delay(x=1, y=2)
-        first, second = keys(app)
-        assert first == second
+        assert first == second == task.lock.name(x=1)
 
 
 class Colour(enum.Enum):
@@ -166,7 +102,8 @@ DIFFERENT = [
     datetime.fromisoformat("2026-01-01"), datetime(2026, 1, 1, tzinfo=UTC),
     datetime(2026, 1, 1, tzinfo=timezone(timedelta(hours=1))), "2026-01-01", time(0), timedelta(0), timedelta(days=1),
     timedelta(seconds=1), uuid.UUID(int=1), str(uuid.UUID(int=1)), Marks.A, Marks.B, Marks.A | Marks.B, b"", b"\xff",
-    "ff", [b"a"], ["a"], [True, False], [False, True], ["True", "False"],
+    "ff", [b"a"], ["a"], [True, False], [False, True], ["True", "False"], ["a", "b"], ["a)str(b"], ["1:a)str(1:b"],
+    ["a)str(1:b"], ["a', 'b"], ["a,b"], {"a": "b)str(c"}, {"a": "b", "c": None},
 ]  # fmt: skip
 
 
@@ -196,91 +133,11 @@ def test_equal_values_make_one_key():
         ("a", Text("a")),
         (1, Whole(1)),
         ({1, 2}, frozenset({2, 1})),
+        ((1, (2,)), [1, [2]]),
+        ({"a": 1, "b": [{"c": 2, "d": 3}]}, OrderedDict([("b", [{"d": 3, "c": 2}]), ("a", 1)])),
         (Marks.A | Marks.B, Marks.B | Marks.A),
     ]:
         assert fingerprint({"value": one}) == fingerprint({"value": two}), (one, two)
-
-
-# Texts that look like parts of others, so that a join without lengths would be found out.
-_TEXTS = [
-    "",
-    "a",
-    "b",
-    "ab",
-    "1",
-    "1:",
-    ")",
-    "(",
-    "str(1:a)",
-    "str(1:a",
-    ":a)",
-    "None",
-    "True",
-    "list(0:)",
-    "ä",
-    "\ud800",
-    "a)str(b",
-    "1:a)str(1:b",
-    "a', 'b",
-]
-_SCALARS = [
-    None,
-    True,
-    False,
-    0,
-    1,
-    -1,
-    11,
-    0.0,
-    -0.0,
-    1.0,
-    float("nan"),
-    b"",
-    b"a",
-    Decimal(1),
-    date(2026, 1, 1),
-    2**80,
-]
-
-
-def a_value(dice: random.Random, depth: int) -> Any:
-    kind = dice.randrange(8 if depth else 4)
-    if kind < 2:
-        return dice.choice(_TEXTS)
-    if kind < 4:
-        return dice.choice(_SCALARS)
-    size = dice.randrange(3)
-    if kind == 4:
-        return {dice.choice(_TEXTS): a_value(dice, depth - 1) for _ in range(size)}
-    if kind == 5:
-        return {dice.choice(_TEXTS + _SCALARS) for _ in range(size)}
-    if kind == 6:
-        return tuple(a_value(dice, depth - 1) for _ in range(size))
-    return [a_value(dice, depth - 1) for _ in range(size)]
-
-
-def meaning(value: Any) -> Any:
-    """What must be told apart, made without any text of its parts put together."""
-    if isinstance(value, dict):
-        return "dict", frozenset((meaning(key), meaning(item)) for key, item in value.items())
-    if isinstance(value, set):
-        return "set", frozenset(map(meaning, value))
-    if isinstance(value, list | tuple):
-        return "list", tuple(map(meaning, value))
-    return type(value).__name__, repr(value)
-
-
-def test_equal_arguments_have_equal_keys_and_different_ones_different_keys():
-    """Gold standard 8.38: one key for one meaning, over many nested values."""
-    dice = random.Random(38)
-    of_key: dict[str, Any] = {}
-    of_meaning: dict[Any, str] = {}
-    for _ in range(20_000):
-        value = a_value(dice, 3)
-        key, what = fingerprint({"value": value}), meaning(value)
-        assert of_key.setdefault(key, what) == what, value
-        assert of_meaning.setdefault(what, key) == key, value
-    assert len(of_key) > 3_000
 
 
 def test_other_arguments_are_others():
@@ -296,41 +153,31 @@ class Plain:
     pass
 
 
+CIRCLE: list[Any] = []
+CIRCLE.append(CIRCLE)
+
+
 @pytest.mark.parametrize(
     ("value", "message"),
     [
-        (Plain(), "argument['x'] is a Plain, of which no lock name can be made"),
-        ([1, {"a": Plain()}], "argument['x'][1]['a'] is a Plain"),
+        ([1, {"a": Plain()}], "argument['x'][1]['a'] is a Plain, of which no lock name can be made"),
         (Video(), "argument['x'] is a Video, of which no lock name can be made: pass its primary key"),
-        (Plain, "argument['x'] is a type"),
-        (len, "is a builtin_function_or_method"),
-        ((number for number in [1]), "is a generator"),
-        (range(3), "is a range"),
-        ({Plain(): 1}, "argument['x'] is a Plain"),
+        (CIRCLE, "an argument contains itself"),
     ],
-    ids=["object", "nested", "model", "class", "function", "generator", "range", "dict key"],
+    ids=["object", "model", "circle"],
 )
 def test_a_value_without_a_fixed_text_is_refused(app, value, message):
     task = app.task(lambda x: None)
     with pytest.raises(TaskLockError) as caught:
         task.delay(value)
     assert message in str(caught.value)
-    assert "give the task a key" in str(caught.value)
     assert app.all() == []
 
 
-def test_a_value_that_contains_itself_is_refused(app):
-    value: list[Any] = []
-    value.append(value)
-    with pytest.raises(TaskLockError, match="contains itself"):
-        app.task(lambda x: None).delay(value)
-
-
-@pytest.mark.parametrize("length", [10, 160, 166, 167, 168, 169, 250])
-@pytest.mark.parametrize("unique", [None, "until_finish"])
-def test_long_task_names(app, length, unique):
+@pytest.mark.parametrize("length", [10, 167, 168, 250])
+def test_long_task_names(app, length):
     """Gold standard 8.29: a key always fits, also behind ``unique:``."""
-    task, twin = (app.task(lambda x: None, name="t" * length + end, unique=unique) for end in "ab")
+    task, twin = (app.task(lambda x: None, name="t" * length + end, unique="until_finish") for end in "ab")
     for each in (task, twin):
         each.delay(1)
     first, second = app.all()
@@ -340,16 +187,10 @@ def test_long_task_names(app, length, unique):
     assert task.delay(1).id != first.id
 
 
-def test_a_task_name_that_is_not_printable(app):
-    task = app.task(lambda x: None, name="a\nb")
-    task.delay(1)
-    assert keys(app) == [task.lock.name(x=1)]
-
-
 class TestWhatNoLockCanBeCalled:
     """F45: hashed, as the default key is, where it used to raise in the request that publishes."""
 
-    @pytest.mark.parametrize("email", ["a@b.c\n", "x" * 500, "\udc80", "\0"])
+    @pytest.mark.parametrize("email", ["x" * 500, "\udc80"])
     def test_a_template_is_filled_with_it(self, app, email):
         task = app.task(lambda email: None, key="x:{email}")
         task.delay(email) if email.isascii() else task.once().apply_async((email,), serializer="json")
@@ -358,10 +199,6 @@ class TestWhatNoLockCanBeCalled:
         assert len(key) == 2 + 64
         assert key == task.lock.name(email=email) == task.lock_name(email)
         assert key != task.lock_name(email + "x")
-
-    def test_what_fits_is_as_it_was(self, app):
-        task = app.task(lambda email: None, key="x:{email}")
-        assert task.lock_name("a@b.c") == "x:a@b.c"
 
 
 class TestTemplates:
@@ -372,10 +209,6 @@ class TestTemplates:
         task.delay("42", "hd", more=1)
         task.delay(42, quality="sd")
         assert keys(app) == ["video:42:hd"] * 3 + ["video:42:sd"]
-
-    def test_a_constant(self, app):
-        app.task(key="mail-server").delay(1, a=2)
-        assert keys(app) == ["mail-server"]
 
     def test_separators_in_values(self, app):
         """Gold standard 8.38: they do not make two calls one."""
@@ -408,10 +241,6 @@ class TestTemplates:
 
 class TestCallables:
     """They take the arguments, never the task."""
-
-    def test_a_lambda_as_a_task_option(self, app):
-        app.task(lambda video_id, x=1: None, key=lambda video_id, x=1: f"video:{video_id}").delay(42)
-        assert keys(app) == ["video:42"]
 
     def test_a_lambda_of_a_bound_task(self, app):
         def body(self, video_id):
@@ -446,15 +275,9 @@ class TestCallables:
         assert keys(app) == ["video:42", "static:42", "42:x"]
         assert app.app.tasks["once.by-static"].lock.name(video_id=1) == "static:1"
 
-    @pytest.mark.parametrize("answer", [None, 42, b"video", "", "a\n"])
-    def test_a_bad_answer_is_refused(self, app, answer):
+    def test_a_bad_answer_is_refused(self, app):
         with pytest.raises(TaskLockError, match="lock name"):
-            app.task(lambda: None, key=lambda: answer).delay()
-        assert app.all() == []
-
-    def test_its_error_is_the_publishers(self, app):
-        with pytest.raises(ZeroDivisionError):
-            app.task(lambda x: None, key=lambda x: f"{1 / x}").delay(0)
+            app.task(lambda: None, key=lambda: None).delay()
         assert app.all() == []
 
 
@@ -489,19 +312,6 @@ class TestTravels:
         video.delete()
         assert app.run() == ("SUCCESS", None)
         assert ran == [True]
-
-    def test_a_retry_with_other_arguments(self, app):
-        def body(self, x):
-            if x == 1:
-                raise self.retry(args=(2,), countdown=0)
-            return x
-
-        task = app.task(body, bind=True, key="v:{x}")
-        task.delay(1)
-        assert app.run()[0] == "RETRY"
-        message = app.take()
-        assert (message.args, message.key) == ([2], "v:2")
-        assert app.run(message) == ("SUCCESS", 2)
 
     def test_published_by_name(self, app):
         """There nobody knew the task: the worker computes the key, and again for a retry with other arguments."""
@@ -548,17 +358,6 @@ class TestTravels:
             assert app.run(again) == ("SUCCESS", 1)
         assert set(held) == {True}
 
-    def test_a_field_that_the_dict_has_not(self, app):
-        task = app.task(lambda arg: None, key="v:{arg.id}")
-        with pytest.raises(TaskLockError, match=r"{arg\.id} cannot be read \(KeyError: 'id'\)"):
-            task.delay({"pk": 1})
-        assert app.all() == []
-
-    def test_the_header_is_plain(self, app):
-        task = app.task(lambda x: None, key="v:{x}")
-        task.once(timeout=timedelta(minutes=2), lease=None).delay(1)
-        assert app.take().ours == {"key": "v:1", "once": {"timeout": 120.0, "lease": None}}
-
 
 class Model:
     """As much of pydantic's ``BaseModel`` as Celery uses."""
@@ -599,20 +398,3 @@ class TestLockAttribute:
             assert not task.lock.is_locked(a=1, b=3)
             assert task.lock.info(a=1).holder
             assert elsewhere(lambda: task.lock.is_locked(a=1))
-
-    def test_inside_of_the_body(self, app):
-        seen = []
-
-        def body(self, a, b=2):
-            seen.append(self.lock.info(a=a).task_id == self.request.id)
-
-        task = app.task(body, bind=True)
-        task.delay(1)
-        assert app.run() == ("SUCCESS", None)
-        assert seen == [True]
-
-
-def test_no_limit_of_digits():
-    """Python refuses to write longer integers in decimal."""
-    assert sys.get_int_max_str_digits() < 5000
-    assert fingerprint({"x": 10**5000}) != fingerprint({"x": 10**5000 + 1})

@@ -1,9 +1,11 @@
-"""Parked messages that no worker takes: the line steps over them, operators see them and decide."""
+"""A parked message that no worker takes holds up nobody behind it: after some attempts it is dead.
+
+Operators see it, and requeue or discard it.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from io import StringIO
 from types import SimpleNamespace
 from typing import Any
@@ -11,11 +13,8 @@ from typing import Any
 import pytest
 from celery.signals import task_rejected, task_unknown
 from celery.worker import state as worker_state
-from django.contrib.auth.models import Permission, User
 from django.core.management import CommandError, call_command
 from django.db.models import F
-from django.test import Client
-from django.urls import reverse
 
 from django_tasklock import list_all_task_locks
 from django_tasklock.backends import get_backend
@@ -30,16 +29,14 @@ from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
 from tests.support.stores import eventually
 
-pytest_plugins = ["tests.support.admin_fixtures"]
+pytest_plugins = ["tests.support.once_app"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture
-def app(settings: Any) -> Iterator[OnceApp]:
-    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
-    with once_app() as made:
-        made.app.set_current()
-        yield made
+@pytest.fixture(autouse=True)
+def _current(app: OnceApp) -> None:
+    """Operators are not asked which app is meant."""
+    app.app.set_current()
 
 
 class Held:
@@ -76,7 +73,7 @@ def age(seconds: float) -> None:
     ParkedMessage.objects.update(changed_at=F("changed_at") - round(seconds * 1000))
 
 
-def dead(app: OnceApp, monkeypatch: Any, **options: Any) -> Any:
+def dead(app: OnceApp, **options: Any) -> Any:
     """A message whose task is no more, which was waited for long enough."""
     task = parked(app, **options)
     renamed(app, task)
@@ -135,17 +132,6 @@ class TestATaskThatIsNotKnown:
         assert parked_messages("n")[0].problem == f"this app has no task {task.name!r}"
         assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 3
 
-    def test_who_knows_it_need_not_wait(self, app: OnceApp) -> None:
-        """Another app could not read it: that delays nobody who can."""
-        task = parked(app)
-        with once_app() as other:
-            age(promotion.PATIENCE + 1)
-            Promoter(other.app).poll()
-        assert rows("state", "attempts") == [("parked", 1)]
-        assert promote("n", app.app)
-        assert app.run() == ("SUCCESS", 0)
-        assert task.name in app.app.tasks
-
     def test_not_while_its_lock_is_held(self, app: OnceApp) -> None:
         """It is nobody's turn, however long somebody works."""
         renamed(app, parked(app))
@@ -153,9 +139,9 @@ class TestATaskThatIsNotKnown:
             waited_for(app)
         assert rows("state", "attempts") == [("parked", 0)]
 
-    def test_unique_is_free(self, app: OnceApp, monkeypatch: Any) -> None:
+    def test_unique_is_free(self, app: OnceApp) -> None:
         """F35: it answered with the dead message's result for an hour."""
-        task = dead(app, monkeypatch, unique="until_finish")
+        task = dead(app, unique="until_finish")
         assert [one for one in list_all_task_locks() if one.name.startswith(f"unique:{task.name}:")] == []
         app.app.tasks.register(task)
         assert task.delay(5).id == app.take().id  # type: ignore[union-attr]
@@ -213,12 +199,6 @@ class TestAWorkerSaysSo:
             worker_state.revoked.discard(task_id)
         assert rows() == []
 
-    def test_a_plain_message_is_none_of_ours(self, app: OnceApp) -> None:
-        parked(app)
-        message = SimpleNamespace(headers={"id": rows("task_id")[0][0], "task": "other"})
-        task_unknown.send(Consumer(app.app), message=message, exc=KeyError(), name="", id="x")
-        assert rows("state") == [("parked",)]
-
 
 class TestItNeverArrives:
     def test_an_end_of_attempts(self, app: OnceApp, caplog: Any) -> None:
@@ -248,8 +228,8 @@ class TestItNeverArrives:
 class TestOperators:
     BY = Actor("somebody")
 
-    def test_requeue(self, app: OnceApp, monkeypatch: Any) -> None:
-        task = dead(app, monkeypatch)
+    def test_requeue(self, app: OnceApp) -> None:
+        task = dead(app)
         app.app.tasks.register(task)
         [(task_id,)] = rows("task_id")
         result = requeue_parked(task_id, by=self.BY, reason="it is back")
@@ -258,8 +238,8 @@ class TestOperators:
         assert rows() == []
         assert AuditEntry.objects.values_list("action", "name", "reason").get() == ("requeue", "n", "it is back")
 
-    def test_discard(self, app: OnceApp, monkeypatch: Any) -> None:
-        task = dead(app, monkeypatch)
+    def test_discard(self, app: OnceApp) -> None:
+        task = dead(app)
         [(task_id,)] = rows("task_id")
         assert discard_parked(task_id, by=self.BY)
         assert rows() == []
@@ -276,18 +256,17 @@ class TestOperators:
         assert "promoted" in discard_parked(task_id, by=self.BY).why
         assert AuditEntry.objects.count() == 0
 
-    @pytest.mark.parametrize("change", [lambda text: text.rpartition(":")[0], lambda text: text + "x"])
-    def test_one_that_is_not_signed_is_not_requeued(self, app: OnceApp, monkeypatch: Any, change: Any) -> None:
-        dead(app, monkeypatch)
+    def test_one_that_is_not_signed_is_not_requeued(self, app: OnceApp) -> None:
+        dead(app)
         row = ParkedMessage.objects.get()
-        ParkedMessage.objects.update(message=change(row.message))
+        ParkedMessage.objects.update(message=row.message + "x")
         result = requeue_parked(row.task_id, by=self.BY)
         assert not result
         assert "SECRET_KEY" in result.why
         assert rows("state") == [("dead",)]
 
-    def test_the_command(self, app: OnceApp, monkeypatch: Any) -> None:
-        task = dead(app, monkeypatch)
+    def test_the_command(self, app: OnceApp) -> None:
+        task = dead(app)
         app.app.tasks.register(task)
         [(task_id,)] = rows("task_id")
 
@@ -303,35 +282,3 @@ class TestOperators:
         with pytest.raises(CommandError, match="Not done: 1"):
             said("--requeue", task_id)
         assert AuditEntry.objects.get().reason == "why not"
-
-    @pytest.mark.usefixtures("admin_settings")
-    @pytest.mark.parametrize("act", ["requeue", "discard"])
-    def test_the_admin(self, app: OnceApp, monkeypatch: Any, client: Client, act: str) -> None:
-        dead(app, monkeypatch)
-        user = User.objects.create_user("u", is_staff=True)
-        client.force_login(user)
-        address = reverse("admin:tasklock_parkedmessage_changelist")
-        assert client.get(address).status_code == 403
-        user.user_permissions.add(Permission.objects.get(codename="view_parkedmessage"))
-        page = client.get(address, {"state": "dead"})
-        assert b"this app has no task" in page.content
-        chosen = {"action": f"{act}_parked", "_selected_action": ParkedMessage.objects.get().pk}
-        asked = {**chosen, "confirm": "yes", "reason": "why not"}
-        client.post(address, asked)
-        assert rows("state") == [("dead",)]  # who may only look
-        user.user_permissions.add(Permission.objects.get(codename="change_parkedmessage"))
-        client.post(address, asked, follow=True)
-        assert rows("state") == ([("parked",)] if act == "requeue" else [])
-        assert AuditEntry.objects.get().actor == "u"
-
-    @pytest.mark.usefixtures("admin_settings")
-    def test_nobody_writes_rows_in_the_admin(self, app: OnceApp, monkeypatch: Any, admin_client: Client) -> None:
-        dead(app, monkeypatch)
-        task_id = ParkedMessage.objects.get().pk
-        assert admin_client.get(reverse("admin:tasklock_parkedmessage_add")).status_code == 403
-        assert admin_client.post(reverse("admin:tasklock_parkedmessage_delete", args=[task_id])).status_code == 403
-        assert rows("state") == [("dead",)]
-        shown = admin_client.get(reverse("admin:tasklock_parkedmessage_change", args=[task_id]))
-        assert shown.status_code == 200
-        assert b"_save" not in shown.content
-        assert b"signature" not in shown.content  # nor the arguments

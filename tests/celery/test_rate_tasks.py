@@ -1,15 +1,16 @@
-"""Tasks with a rate limit: whoever has to wait leaves the worker to others, and comes back with its reservation."""
+"""A limited task never begins before its turn, holds nothing while it waits, and comes back with its one reservation.
+
+``spread`` publishes messages with their reservations; what does not run gives its own back if it was not used.
+"""
 
 from __future__ import annotations
 
 import re
-import socket
 import time
 from itertools import pairwise
 
 import pytest
-from celery import Celery, signals
-from celery.exceptions import SoftTimeLimitExceeded
+from celery import signals
 from celery.utils.time import maybe_iso8601
 from kombu import Connection, Exchange, Producer, Queue
 from kombu.exceptions import EncodeError, OperationalError
@@ -19,20 +20,19 @@ from django_tasklock import (
     ConcurrencyLimiter,
     RateLimiter,
     RateLimitExceeded,
-    TaskLock,
     TaskLockError,
     concurrency_limited,
+    get_lock_info,
+    model_lock,
     rate_limited,
     task_lock,
 )
 from django_tasklock.celery import spread
 from django_tasklock.celery.message import RECEIVED
 from django_tasklock.celery.rates import countdown
-from django_tasklock.celery.sending import was_not_sent
 from django_tasklock.types import monotonic
-from tests.support.celery_site import rated_tasks
 from tests.support.celery_site.courier import Courier
-from tests.support.guards import held_by_another
+from tests.support.guards import GUARD, held_by_another
 from tests.support.once_app import once_app
 from tests.support.rate_callers import most_within
 from tests.support.redis_server import free_port
@@ -102,6 +102,7 @@ class TestWaiting:
         assert booked(slow()) == (1, 4)
         assert [celery_site.result(result).state for result in results] == ["SUCCESS", *["RETRY"] * 4]
 
+    @pytest.mark.quick
     def test_one_step_is_never_longer_than_half_of_the_visibility_timeout(self, celery_site):
         limiter = RateLimiter("x", "1/m", max_wait=7200)
         celery_site.configure(visibility_timeout=100)
@@ -144,15 +145,6 @@ class TestWaiting:
         assert result.state == "RETRY"
         assert courier.take().message.content_type == "application/x-python-serialize"
 
-    def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, celery_site):
-        celery_site.worker(concurrency=1)
-        celery_site.outcome(celery_site.publish("rated_slow", "a"))
-        state, error = celery_site.outcome(celery_site.publish("rated_impatient", "b"))
-        assert state == "FAILURE"
-        assert isinstance(error, RateLimitExceeded)
-        assert re.search(r"the next reservation is in (300|2\d\d)\.", str(error))
-        assert booked(slow()) == (1, 0)
-
     def test_a_stop_keeps_the_reservation(self, celery_site):
         """Whoever comes at its time is told to wait longer, and books nothing."""
         celery_site.worker(concurrency=1)
@@ -180,20 +172,6 @@ class TestWaiting:
         celery_site.started("a")
         assert booked(limiter)[1] == 0
         assert "a reservation was missed by" in worker.log()
-
-    def test_the_reservation_of_a_tenant_and_that_of_all(self, celery_site):
-        celery_site.worker(concurrency=2)
-        limiter = RateLimiter("api", "8/s", tenants="5/s")
-        before = monotonic()
-        for _ in range(5):
-            limiter.tenant("a").acquire()
-        keys = ("a1", "b1", "b2", "b3", "b4")
-        results = [celery_site.publish("rated_tenant", key[0], key) for key in keys]
-        assert [celery_site.outcome(result)[0] for result in results] == ["SUCCESS"] * 5
-        began = sorted(celery_site.events("start"), key=lambda event: event.time)
-        assert min(event.time for event in began if event.key.startswith("a")) > before + 1  # its own quota was used up
-        assert began[3].time > before + 1  # and that of all by the first three of b
-        assert booked(limiter)[1] == booked(limiter.tenant("a"))[1] == booked(limiter.tenant("b"))[1] == 0
 
 
 class TestEndings:
@@ -250,60 +228,83 @@ class TestEndings:
         celery_site.wait_until(lambda: "its turn is in" in second.log())
         assert booked(slow()) == (1, 1)
 
-    def test_a_retry_books_a_reservation_of_its_own(self, celery_site):
-        """``max_retries=2`` are all for the task, although it waits as well."""
-        worker = celery_site.worker(concurrency=1)
-        full(five(), 4)
-        result = celery_site.publish("rated_retrying", "a", failures=2)
-        assert celery_site.outcome(result)[0] == "SUCCESS"
-        assert len(celery_site.events("start", key="a")) == 3
-        assert "its turn is in" in worker.log()
+
+@pytest.fixture
+def app():
+    with once_app() as made:
+        yield made
 
 
-class TestTogether:
-    def test_neither_a_lock_nor_a_permit_is_held_while_a_task_waits_for_its_turn(self, celery_site):
-        celery_site.worker(concurrency=1)
-        full(slow(), 1)
-        celery_site.publish("rated_locked", "b")
-        celery_site.publish("rated_permit", "c")
-        waits(celery_site, 2)
-        celery_site.wait_until(lambda: celery_site.lock("rated:b") is None)
-        celery_site.wait_until(lambda: ConcurrencyLimiter("rated", 1).info().used == 0)
-        assert booked(slow()) == (1, 2)
+def limited(app, name, rate="1/5m", body=lambda: "ran", **options):
+    """A task with a limit of its own."""
+    return app.task(rate_limited(name, rate, **options)(body), base=app.app.Task)
 
-    def test_one_that_is_skipped_or_put_off_gives_its_reservation_back(self, celery_site):
-        worker = celery_site.worker(concurrency=1)
-        for task, hold in (("rated_locked", TaskLock("rated:a")), ("rated_permit", ConcurrencyLimiter("rated", 1))):
-            with hold:
-                worker.stop()
-                spread(celery_site.task(task), ["a"])
-                assert booked(slow()) == (1, 0)
-                worker.go_on()
-                celery_site.wait_until(lambda: booked(slow()) == (0, 0))
-        assert not celery_site.events("start")
+
+@pytest.mark.quick
+class TestOneMessage:
+    """Step by step, in this process."""
 
     @pytest.mark.database
-    def test_a_row_is_given_back_while_its_task_waits(self, celery_site):
-        celery_site.worker(concurrency=1)
+    @pytest.mark.django_db(transaction=True)
+    def test_neither_a_lock_nor_a_row_nor_a_permit_is_held_while_it_waits(self, app, name):
+        full(RateLimiter(name, "1/5m"), 1)
+        body = concurrency_limited(name, 1)(rate_limited(name, "1/5m")(lambda pk: "ran"))
+        task = app.task(model_lock(Video, name + ":{pk}", guard=GUARD)(body), base=app.app.Task)
         video = Video.objects.create()
-        full(five(), 15)  # three seconds: a worker may need one to have the message
-        result = celery_site.publish("rated_guarded", video.pk)
-        waits(celery_site)
-        celery_site.wait_until(lambda: Video.objects.filter(status="processing").count() == 0)
-        assert celery_site.outcome(result)[0] == "SUCCESS"
-        assert Video.objects.filter(status="ready").count() == 1
+        task.delay(video.pk)
+        assert app.run()[0] == "RETRY"
+        assert get_lock_info(f"{name}:{video.pk}") is None
+        assert ConcurrencyLimiter(name, 1).info().used == 0
+        video.refresh_from_db()
+        assert video.status == GUARD.retry
 
-    def test_the_lock_is_free_meanwhile_and_it_is_unique_until_the_body_begins(self, celery_site):
-        celery_site.worker(concurrency=1)
-        full(five(), 15)  # three seconds: a worker may need one to have the message
-        result = celery_site.publish("rated_once", "a")
-        waits(celery_site)
-        celery_site.wait_until(lambda: celery_site.lock("once:a") is None)
-        assert celery_site.publish("rated_once", "a").id == result.id
-        assert celery_site.outcome(result)[0] == "SUCCESS"
-        assert len(celery_site.events("begins", key="a")) == 1
-        assert celery_site.publish("rated_once", "a").id != result.id
+    def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, app, name):
+        limiter = full(RateLimiter(name, "1/5m"), 1)
+        limited(app, name, timeout=30).delay()
+        state, error = app.run()
+        assert (state, type(error)) == ("FAILURE", RateLimitExceeded)
+        assert re.search(r"the next reservation is in (300|2\d\d)\.", str(error))
+        assert booked(limiter) == (1, 0)
 
+    def test_one_that_is_skipped_gives_its_reservation_back(self, app, name):
+        limiter = RateLimiter(name, "1/5m")
+        task = app.task(task_lock(name)(rate_limited(name, "1/5m")(lambda: "ran")), base=app.app.Task)
+        spread(task, 1)
+        assert booked(limiter) == (1, 0)
+        with held_by_another(name):
+            assert app.run()[1]["status"] == "skipped"
+        assert booked(limiter) == (0, 0)
+
+    def test_a_retry_books_a_reservation_of_its_own(self, app, name):
+        def body(self):
+            raise self.retry(countdown=0)
+
+        task = app.task(rate_limited(name, "1/5m")(body), base=app.app.Task, bind=True, max_retries=1)
+        task.delay()
+        assert app.run()[0] == "RETRY"
+        assert app.run()[0] == "RETRY"
+        assert app.take().headers["retries"] == 1  # put off, which is no retry of the task
+        assert booked(RateLimiter(name, "1/5m")) == (1, 1)
+
+    def test_the_quota_of_a_tenant(self, app, name):
+        task = limited(app, name, "9/5m", lambda who: who, tenants="1/5m", tenant="{who}")
+        for who in "aab":
+            task.delay(who)
+        assert [app.run(message)[0] for message in app.all()] == ["SUCCESS", "RETRY", "SUCCESS"]
+
+    def test_direct_and_eager_calls_wait_here(self, app, name):
+        full(RateLimiter(name, "9/s"), 8)
+        task, before = limited(app, name, "9/s"), monotonic()
+        assert task.apply().get() == "ran"
+        assert task() == "ran"
+        assert monotonic() > before + 0.9
+        assert app.all() == []
+        app.app.conf.task_always_eager = True
+        assert [result.get() for result in spread(task, 2)] == ["ran"] * 2
+
+
+class TestOrder:
+    @pytest.mark.quick
     @pytest.mark.parametrize("outside", [task_lock("x"), concurrency_limited("x", 2)])
     def test_a_limit_around_a_lock_is_refused(self, outside):
         """It would spend reservations on calls that are skipped."""
@@ -356,11 +357,16 @@ class TestSpread:
         assert booked(slow()) == (1, 1)
         assert celery_site.waiting() == 2
 
-    @pytest.mark.parametrize("retry", [True, False])
     @pytest.mark.parametrize("transport", ["redis", "amqp"])
-    def test_a_broker_that_accepts_no_connection_costs_no_reservation(self, celery_site, transport, retry):
+    def test_a_broker_that_accepts_no_connection_costs_no_reservation(self, celery_site, transport):
         with Connection(f"{transport}://127.0.0.1:{free_port()}//") as away, pytest.raises(OperationalError):
-            spread(celery_site.task("rated_slow"), list("abc"), connection=away, retry=retry)
+            spread(
+                celery_site.task("rated_slow"),
+                list("abc"),
+                connection=away,
+                retry=True,
+                retry_policy={"max_retries": 1},
+            )
         assert booked(slow()) == (0, 0)
 
     def test_a_message_that_cannot_be_encoded_costs_no_reservation(self, celery_site):
@@ -383,17 +389,16 @@ class TestSpread:
         assert booked(slow()) == (1, 0)
         assert celery_site.waiting() == 1
 
-    def test_nothing_is_booked_for_what_is_under_way(self, celery_site):
-        """``unique``: the second has the result of the first, and no reservation."""
-        first, second = spread(celery_site.task("rated_once"), ["a", "a"])
-        assert first.id == second.id
-        assert booked(five()) in ((1, 0), (0, 0))  # a second later it counts no more
+    def test_its_calls(self, app, name):
+        task = app.task(rate_limited(name, "9/s")(lambda x, y=0: None), base=app.app.Task)
+        spread(task, [(1, 2), {"x": 1}, "a"])
+        assert [(one.args, one.kwargs) for one in app.all()] == [([1, 2], {}), ([], {"x": 1}), (["a"], {})]
 
-    def test_arguments(self, celery_site):
-        celery_site.worker(concurrency=1)
-        task = celery_site.task("rated_retrying")
-        results = spread(task, [("a",), {"key": "b"}])
-        assert [celery_site.outcome(result)[1]["key"] for result in results] == ["a", "b"]
+    def test_nothing_is_booked_for_what_is_under_way(self, app, name):
+        """``unique``: the second has the result of the first, and no reservation."""
+        first, second = spread(app.task(rate_limited(name, "9/5m")(lambda: None), key=name, unique="until_start"), 2)
+        assert first.id == second.id
+        assert booked(RateLimiter(name, "9/5m")) == (1, 0)
 
     def test_what_cannot_work_is_refused(self, celery_site):
         with pytest.raises(TaskLockError, match="hold has no rate limit"):
@@ -404,54 +409,28 @@ class TestSpread:
             spread(celery_site.task("rated_fast"), -1)
 
 
-def chain_of(*errors):
-    """What kombu raises for the first of these, each of which was raised while the next one was handled."""
-    for error, context in pairwise(errors):
-        error.__context__ = context
-    raised = OperationalError("down")
-    raised.__cause__ = errors[0]
-    return raised
+REFUSED_AFTER_A_LOSS = ConnectionRefusedError("down")
+REFUSED_AFTER_A_LOSS.__context__ = ConnectionResetError("lost")
 
 
 @pytest.mark.quick
-class TestWhetherItWasSent:
-    def test_the_broker_accepts_no_connection(self):
-        assert was_not_sent(chain_of(ConnectionRefusedError()), None)
-        assert was_not_sent(chain_of(socket.gaierror("Name or service not known")), None)
-
-    def test_a_connection_that_is_lost_before_the_next_one_is_refused(self):
-        assert not was_not_sent(chain_of(ConnectionRefusedError(), ConnectionResetError()), None)
-        assert not was_not_sent(chain_of(ConnectionResetError()), None)
-
-    def test_what_the_caller_was_handling_says_nothing(self):
-        handled = ConnectionRefusedError()
-        assert not was_not_sent(chain_of(ConnectionResetError(), handled), handled)
-        assert not was_not_sent(chain_of(OSError("Error while reading"), handled), handled)
-        other = ValueError()
-        assert was_not_sent(chain_of(ConnectionRefusedError(), other), other)
-
-    def test_an_interruption(self):
-        struck = SoftTimeLimitExceeded()
-        struck.__context__ = ConnectionRefusedError()
-        assert not was_not_sent(struck, None)
-
-
-@pytest.mark.quick
-@pytest.mark.parametrize(("cause", "left"), [(ConnectionRefusedError("down"), 1), (ConnectionResetError("lost"), 2)])
-def test_a_message_that_cannot_be_sent_again_for_its_turn(name, monkeypatch, cause, left):
+@pytest.mark.parametrize(
+    ("cause", "left"),
+    [(ConnectionRefusedError("down"), 1), (ConnectionResetError("lost"), 2), (REFUSED_AFTER_A_LOSS, 2)],
+    ids=["down", "lost", "lost, then down"],
+)
+def test_a_message_that_cannot_be_sent_again_for_its_turn(app, name, monkeypatch, cause, left):
     """It fails with the broker's error, and its reservation is cancelled unless the broker may have it."""
 
     def failing(self, *arguments, **options):
         raise OperationalError("the broker is down") from cause
 
-    with once_app() as made:
-        limiter = full(RateLimiter(name, "1/5m"), 1)
-        task = made.task(rate_limited(name, "1/5m")(lambda: "ran"), base=made.app.Task)
-        task.delay()
-        monkeypatch.setattr(Producer, "publish", failing)
-        state, error = made.run()
-        assert (state, str(error)) == ("FAILURE", "the broker is down")
-        assert sum(booked(limiter)) == left
+    limiter = full(RateLimiter(name, "1/5m"), 1)
+    limited(app, name).delay()
+    monkeypatch.setattr(Producer, "publish", failing)
+    state, error = app.run()
+    assert (state, str(error)) == ("FAILURE", "the broker is down")
+    assert sum(booked(limiter)) == left
 
 
 class Delaying(memory.Transport):
@@ -484,39 +463,9 @@ class TestQuorumQueues:
         assert quorum.run() == ("SUCCESS", "ran")
         assert [countdown(quorum.app, limiter, wait) for wait in (0.1, 0.7, 1.1, 1.3)] == [0, 0, 0, pytest.approx(1.09)]
 
-    def test_spread(self, quorum, name):
-        task = quorum.task(rate_limited(name, "5/s")(lambda: "ran"), base=quorum.app.Task)
-        assert len(spread(task, 12)) == 12
-
     def test_a_busy_lock_and_a_delay_of_less_than_a_second(self, quorum, name):
         task = quorum.task(key=name, on_conflict="retry", default_retry_delay=0.5)
         task.delay()
         with held_by_another(name):
             state, retry = quorum.run()
         assert (state, retry.when) == ("RETRY", 1)
-
-
-class TestWithoutAWorker:
-    def test_direct_and_eager_calls_wait_here(self, celery_site, monkeypatch):
-        monkeypatch.setattr(rated_tasks, "hold_here", lambda *what, **how: None)
-        before = monotonic()
-        limiter = full(five(), 3)
-        rated_tasks.rated_guarded.run.__wrapped__(1)
-        rated_tasks.rated_retrying.apply(("a",))
-        assert limiter.usage().used == 5 or monotonic() > before + 1
-        rated_tasks.rated_retrying("a")
-        assert monotonic() > before + 1
-        assert celery_site.waiting() == 0
-
-    def test_eager_spread(self, name):
-        app = Celery("eager", set_as_current=False)
-        app.conf.task_always_eager = True
-        made = []
-
-        @app.task
-        @rate_limited(name, "100/s")
-        def work(number):
-            made.append(number)
-
-        spread(work, range(3))
-        assert made == [0, 1, 2]

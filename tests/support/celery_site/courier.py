@@ -5,10 +5,7 @@ What Celery does between a message and its body is Celery's own: ``Request.execu
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-from collections.abc import Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,10 +13,9 @@ from celery.worker.request import Request
 from kombu.serialization import prepare_accept_content
 from kombu.simple import SimpleQueue
 
-from tests.support.celery_site.configuration import ENVIRONMENT, Configuration
 from tests.support.celery_site.site import Site
 
-__all__ = ["Courier", "Killed", "promoted_by_processes"]
+__all__ = ["Courier", "Killed"]
 
 
 class Killed(BaseException):
@@ -74,38 +70,3 @@ class Courier:
         """(headers, properties) of the next message, which is taken away."""
         request = self.take(queue)
         return request.message.headers, request.message.properties
-
-
-def promoted_by_processes(site: Site, names: Sequence[str], number: int) -> list[list[bool]]:
-    """What each of several processes says when they all promote behind the same locks at the same time."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(number, timeout=60)
-    given = (barrier, site.configuration.as_json())
-    with ProcessPoolExecutor(number, context, initializer=_start, initargs=given) as pool:
-        parts = [pool.submit(_promote_all, names) for _ in range(number)]
-        return [part.result(60) for part in parts]
-
-
-_together: Any
-
-
-def _start(barrier: Any, configuration: str) -> None:
-    global _together
-    _together = barrier
-    os.environ["DJANGO_SETTINGS_MODULE"] = "tests.support.celery_site.settings"
-    os.environ[ENVIRONMENT] = configuration
-    import django
-
-    django.setup()
-
-
-def _promote_all(names: Sequence[str]) -> list[bool]:
-    from django_tasklock.celery.queue.promoter import promote
-
-    app = Configuration.here().make_app()
-    app.loader.import_default_modules()  # as a worker does: only what it knows is promoted
-    promoted = []
-    for name in names:
-        _together.wait()
-        promoted.append(promote(name, app))
-    return promoted

@@ -1,4 +1,7 @@
-"""A message that finds its lock free costs nothing in the database, and no trip beside those of its lock."""
+"""Publishing a ``OnceTask`` costs no trip, and ``unique`` two; a message whose lock is free costs those of the lock.
+
+And nothing in the database.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import pytest
-import redis
 from django.db import connection
 from django.db.backends.signals import connection_created
 from django.test.utils import CaptureQueriesContext
 
-from django_tasklock.backends import get_backend
-from django_tasklock.celery.queue.promoter import promote
-from django_tasklock.types import AcquireRequest
-from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
@@ -36,15 +34,8 @@ class Cost(NamedTuple):
 class Bench:
     """One app, a store of locks that knows the scripts, and a database without a connection."""
 
-    def __init__(self, app: OnceApp, proxy: Proxy, server: RedisServer) -> None:
+    def __init__(self, app: OnceApp, proxy: Proxy) -> None:
         self.app, self.proxy = app, proxy
-        self.server = redis.Redis.from_url(server.url)
-
-    def hold(self) -> Callable[[], object]:
-        """Take the lock ``a`` for somebody else; how to let it go."""
-        token = new_token()
-        get_backend().acquire(AcquireRequest("a", token, 60_000, 60_000, "{}"))
-        return lambda: get_backend().release("a", token)
 
     def cost(self, act: Callable[[], object]) -> Cost:
         opened: list[object] = []
@@ -66,23 +57,23 @@ def bench(configure: Any, redis_server: RedisServer) -> Iterator[Bench]:
     configure(LOCATION=redis_server.url, METRICS=False)
     with once_app() as app, Proxy(redis_server.url) as proxy:
         configure(LOCATION=proxy.url, METRICS=False)
-        made = Bench(app, proxy, redis_server)
-        for word in ("queue", "coalesce"):  # the server learns the scripts
-            task = app.task(key="a", on_conflict=word, acks_late=True)
-            for _ in range(2):
-                free = made.hold()
-                task.delay()
-                app.run()
-                free()
-                get_backend().count_before("a", 2**52, forget=True)
-                if promote("a", app.app):
-                    app.run()
-        app.all()
-        yield made
-        made.server.close()
+        for options in ({"on_conflict": "queue"}, {"unique": "until_finish"}):  # the server learns the scripts
+            app.task(key="warm", acks_late=True, **options).delay()
+            app.run()
+        yield Bench(app, proxy)
 
 
-def test_late_queue_that_nobody_has_parked(bench: Bench) -> None:
+@pytest.mark.parametrize(
+    ("options", "trips"), [({}, 0), ({"on_conflict": "coalesce"}, 1), ({"unique": "until_start"}, 2)]
+)
+def test_of_a_publish(bench: Bench, options: dict[str, Any], trips: int) -> None:
+    task = bench.app.task(key="a", **options)
+    assert bench.cost(task.delay).trips == trips
+    if "unique" in options:
+        assert bench.cost(task.delay).trips == 1  # that was not published
+
+
+def test_of_a_queued_one_that_nobody_has_parked(bench: Bench) -> None:
     """F46: a connection and a DELETE for each message."""
     task = bench.app.task(key="a", on_conflict="queue", acks_late=True)
     task.delay()
@@ -91,12 +82,8 @@ def test_late_queue_that_nobody_has_parked(bench: Bench) -> None:
     assert (cost.statements, cost.connections) == (0, 0)
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_one_that_does_not_line_up(bench: Bench, late: bool) -> None:
-    """The release says whether somebody is parked behind it and whether another delivery has kept a row for it."""
-    task = bench.app.task(key="a", acks_late=late)
-    for _ in range(2):
-        task.delay()
-    bench.app.run()  # the server learns the script
+def test_of_one_that_does_not_line_up(bench: Bench) -> None:
+    """The release says whether somebody is parked behind it."""
+    bench.app.task(key="a").delay()
     message = bench.app.take()
     assert bench.cost(lambda: bench.app.run(message)) == Cost(2, 0, 0)
