@@ -1,4 +1,7 @@
-"""``on_conflict="coalesce"``: at most one runs and one waits, the newest; the others say what became of them."""
+"""With ``on_conflict="coalesce"`` at most one runs and one waits, the newest; the others say what became of them.
+
+On real workers; step by step in ``test_parking.py``.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,6 @@ from celery import chord, group
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.models import ParkedMessage
 from tests.support.celery_site import queue_tasks
-from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site.queue_tasks"]
@@ -61,8 +63,7 @@ def test_the_next_page_of_a_running_message_does_not_replace_a_newer_one(celery_
     assert celery_site.outcome(older) == ("SUCCESS", COALESCED)
 
 
-@pytest.mark.parametrize("task", ["decorated_coalesce", "coalescing_hold"])
-@pytest.mark.quick
+@pytest.mark.parametrize("task", ["decorated_coalesce", pytest.param("coalescing_hold", marks=pytest.mark.quick)])
 def test_two_wait_for_one(celery_site, task):
     celery_site.worker(concurrency=2)
     gate, first = holding(celery_site, task)
@@ -73,37 +74,6 @@ def test_two_wait_for_one(celery_site, task):
     gate.open()
     assert celery_site.outcome(newer)[1]["status"] == "success"
     assert [one.task_id for one in celery_site.events("start", "a")] == [first.id, newer.id]
-
-
-def test_a_guarded_one(celery_site):
-    video = Video.objects.create()
-    celery_site.worker(concurrency=2)
-    gate, first = holding(celery_site, "coalescing_video", video.pk)
-    results = [celery_site.publish("coalescing_video", video.pk) for _ in range(5)]
-    for result in results[:-1]:
-        assert celery_site.outcome(result)[1]["reason"] == "coalesced"
-    gate.open()
-    assert celery_site.outcome(first)[1]["status"] == "success"
-    assert celery_site.outcome(results[-1])[1]["reason"] == "invalid_state"  # the first has done it: its row is ready
-    video.refresh_from_db()
-    assert (video.status, video.lock_epoch) == ("ready", 1)
-
-
-def test_callbacks_hear_of_it(celery_site):
-    """A link of the message that was replaced is called with what became of it."""
-    celery_site.worker(concurrency=2)
-    gate, _ = holding(celery_site)
-    told = queue_tasks.told
-    older = celery_site.publish("coalescing_hold", "a", options={"link": told.s("older")})
-    celery_site.wait_until(lambda: count_parked("hold:a") == 1)
-    newer = celery_site.publish("coalescing_hold", "a", options={"link": told.s("newer")})
-    assert celery_site.outcome(older)[1] == COALESCED
-    celery_site.wait_until(lambda: celery_site.events("told", "older"))
-    assert celery_site.events("told", "older")[0].more["result"] == COALESCED
-    gate.open()
-    assert celery_site.outcome(newer)[1]["status"] == "success"
-    celery_site.wait_until(lambda: celery_site.events("told", "newer"))
-    assert celery_site.events("told", "newer")[0].more["result"]["status"] == "success"
 
 
 def test_no_chord_hangs(celery_site):

@@ -1,4 +1,7 @@
-"""Tasks and functions with a limiter: what each word does with what finds no permit free."""
+"""Of a task or function with a limiter no more than the limit run at once, and what finds no permit holds nothing.
+
+It does what ``on_conflict`` says: by default a task comes again, and a function waits.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +17,15 @@ from django_tasklock import (
     TaskLockError,
     concurrency_limited,
     current_limiter,
+    get_lock_info,
+    model_lock,
     task_lock,
 )
-from django_tasklock.celery.delivery import callers as permitted
 from tests.support.celery_site import limited_tasks
 from tests.support.celery_site.journal import most_at_once
 from tests.support.current import here
-from tests.support.stores import eventually
+from tests.support.guards import GUARD
+from tests.support.once_app import once_app
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
@@ -48,13 +53,9 @@ class TestWords:
         assert len(celery_site.events("start")) == 8
         assert ConcurrencyLimiter("transcode", 2).info().used == 0
 
-    @pytest.mark.quick
     def test_one_that_is_refused_leaves_the_worker_to_others(self, celery_site):
         """Gold standard 8.26: no slot is held by what waits."""
         celery_site.worker(concurrency=1)
-        with ConcurrencyLimiter("transcode", 1):
-            other = ConcurrencyLimiter("transcode", 2)
-            assert other.info().used == 1
         limiter = ConcurrencyLimiter("paired", 1)
         limiter.acquire()
         waits = celery_site.publish("both_limited", "waits")
@@ -92,35 +93,28 @@ class TestWords:
         assert single.waiting() == 0
         assert not single.events("start", key="b")
 
-    def test_wait(self, single):
-        result = single.publish("limited_wait", "b")
-        eventually(lambda: ConcurrencyLimiter("single", 1).info().waiting == 1)
-        single.gate_of_a.open()
-        assert single.outcome(result)[0] == "SUCCESS"
-        assert most_at_once(single.events()) == 1
-
 
 class TestTogether:
     @pytest.mark.database
-    def test_a_claim_is_given_back_while_its_task_waits_for_a_permit(self, single):
-        video = Video.objects.create()
-        result = single.publish("guarded_limited", video.pk)
-        single.wait_until(lambda: "is busy, again in" in "".join(worker.log() for worker in single.workers), 20)
-        video.refresh_from_db()
-        assert video.status != "failed"
-        assert not single.events("start", key=str(video.pk))
-        single.gate_of_a.open()
-        assert single.outcome(result)[0] == "SUCCESS"
-        video.refresh_from_db()
-        assert video.status == "ready"
-
-    def test_a_permit_inside_of_a_lock(self, single):
-        result = single.publish("limited_once", "b")
-        single.wait_until(lambda: "is busy, again in" in "".join(worker.log() for worker in single.workers), 20)
-        assert single.lock("once:b") is None
-        single.gate_of_a.open()
-        assert single.outcome(result)[0] == "SUCCESS"
-        single.wait_until(lambda: single.lock("once:b") is None)
+    @pytest.mark.django_db(transaction=True)
+    def test_neither_a_lock_nor_a_row_is_held_by_what_finds_no_permit(self, name):
+        """It comes again, later each time, and has spent no retry of its own."""
+        with once_app() as app:
+            body = concurrency_limited(name, 1)(lambda pk: "ran")
+            task = app.task(model_lock(Video, name + ":{pk}", guard=GUARD)(body), base=app.app.Task, max_retries=0)
+            video = Video.objects.create()
+            task.delay(video.pk)
+            pauses = []
+            with ConcurrencyLimiter(name, 1):
+                for _ in range(7):
+                    state, retry = app.run()
+                    assert (state, get_lock_info(f"{name}:{video.pk}")) == ("RETRY", None)
+                    assert Video.objects.get().status == GUARD.retry
+                    pauses.append(retry.when)
+            assert 1 <= pauses[0] <= 1.25
+            assert pauses[0] < pauses[2] < pauses[5]
+            assert pauses[6] <= 37.5
+            assert app.run() == ("SUCCESS", "ran")
 
     def test_the_permit_of_a_child_that_is_killed(self, celery_site):
         """With a lease of an hour: the message that comes back frees it."""
@@ -166,9 +160,8 @@ class TestFunctions:
         asyncio.run(main())
         assert most == 2
 
-    @pytest.mark.parametrize("word", ["raise", "retry", "reject"])
-    def test_other_words_raise_where_there_is_no_message(self, name, word):
-        @concurrency_limited(name, 1, on_conflict=word)
+    def test_other_words_raise_where_there_is_no_message(self, name):
+        @concurrency_limited(name, 1, on_conflict="retry")
         async def work():
             raise AssertionError
 
@@ -214,29 +207,16 @@ class TestFunctions:
         assert work.limiter.info().used == 0
         assert not work.lock.is_locked()
 
-    @pytest.mark.parametrize("word", ["queue", "coalesce"])
-    def test_words_for_locks_are_refused_at_decoration(self, word):
-        with pytest.raises(TaskLockError, match=rf"on_conflict='{word}' is for locks: .* use 'retry'"):
-            concurrency_limited("x", 3, on_conflict=word)
-
     @pytest.mark.parametrize(
         ("options", "what"),
         [
             ({"on_conflict": "explode"}, "on_conflict must be one of 'skip', 'raise', 'wait', 'retry', 'reject'"),
+            ({"on_conflict": "queue"}, r"on_conflict='queue' is for locks: .* use 'retry'"),
             ({"on_conflict": "skip", "blocking_timeout": 3}, "blocking_timeout goes with on_conflict='wait'"),
-            ({"blocking_timeout": 0}, "blocking_timeout must be a positive number"),
             ({"limit": 0}, "a limit must be a whole number"),
-            ({"lease": 99, "timeout": 9}, "lease .99. of limiter|lease"),
-            ({"on_unavailable": "wait"}, "on_unavailable must be"),
         ],
     )
     def test_what_cannot_work_is_refused_at_decoration(self, options, what):
         limit = options.pop("limit", 3)
         with pytest.raises(TaskLockError, match=what):
             concurrency_limited("x", limit, **options)(lambda: None)
-
-
-def test_the_pause_of_a_task_grows_to_half_a_minute_and_no_further():
-    pauses = [min(permitted.FIRST_DELAY * 2.0**waits, permitted.LONGEST_DELAY) for waits in range(20)]
-    assert pauses[:6] == [1, 2, 4, 8, 16, 30]
-    assert max(pauses) == 30

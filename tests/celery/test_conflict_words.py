@@ -1,4 +1,7 @@
-"""What a task does when its lock is busy: skip, raise, wait, retry, reject; and what those words mean elsewhere."""
+"""A task whose lock is busy does what ``on_conflict`` says, and says so: no retry is spent, no row touched.
+
+Outside of a message there is nothing to put aside: there the words of Celery raise.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ import time
 import pytest
 from celery import Celery, chain, chord, group
 from django.http import HttpRequest, HttpResponse
-from kombu.transport import TRANSPORT_ALIASES
 
-from django_tasklock import TaskLockAcquireError, TaskLockError, counts, task_lock
+from django_tasklock import TaskLockAcquireError, counts, task_lock
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.broker import visibility_timeout
 from django_tasklock.celery.delivery import defer as busy
@@ -19,10 +21,11 @@ from django_tasklock.signals import lock_conflict
 from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import DECORATED, collect, late_once, linked, patient
 from tests.support.guards import GUARD, held_by_another, states
+from tests.support.once_app import once_app
 from tests.support.public import Received
 from tests.testapp.models import Video
 
-pytest_plugins = ["tests.support.celery_site.fixtures"]
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.redis_fixtures"]
 pytestmark = [pytest.mark.redis]
 SITE_TASKS = ["tests.support.celery_site.redelivery_tasks", "tests.support.celery_site.once_tasks"]
 
@@ -49,23 +52,18 @@ def both(word):
     return [("late_once", {"once": {"on_conflict": word}}), (f"late_{word}", {}), (f"early_{word}", {})]
 
 
-class TestSkip:
-    def test_a_result_that_says_so(self, busy_site):
-        for task, more in both("skip"):
-            state, value = busy_site.outcome(busy_site.publish(task, "a", **more))
-            assert (state, value["status"], value["reason"]) == ("SUCCESS", "skipped", "already_processing")
-            assert value["name"] == "hold:a"
-            assert busy_site.first.id in value["holder"]
-
-
-class TestRaise:
-    def test_a_failure_that_says_so(self, busy_site):
-        for task, more in both("raise"):
-            state, error = busy_site.outcome(busy_site.publish(task, "a", **more))
-            assert state == "FAILURE"
-            assert type(error).__name__ == "TaskLockAcquireError"
-            assert busy_site.first.id in str(error)
-        assert len(busy_site.events("start")) == 1
+def test_skip_and_raise_say_so(busy_site):
+    for task, more in both("skip"):
+        state, value = busy_site.outcome(busy_site.publish(task, "a", **more))
+        assert (state, value["status"], value["reason"]) == ("SUCCESS", "skipped", "already_processing")
+        assert value["name"] == "hold:a"
+        assert busy_site.first.id in value["holder"]
+    for task, more in both("raise"):
+        state, error = busy_site.outcome(busy_site.publish(task, "a", **more))
+        assert state == "FAILURE"
+        assert type(error).__name__ == "TaskLockAcquireError"
+        assert busy_site.first.id in str(error)
+    assert len(busy_site.events("start")) == 1
 
 
 class TestWait:
@@ -86,10 +84,6 @@ class TestWait:
         assert type(error).__name__ == "TaskLockAcquireError"
         assert 0.4 < time.monotonic() - asked < 10
 
-    def test_for_its_timeout_if_it_does_not_say(self, busy_site):
-        once = {"on_conflict": "wait", "timeout": 1, "lease": None}
-        assert busy_site.outcome(busy_site.publish("late_once", "a", once=once))[0] == "FAILURE"
-
 
 class TestReject:
     def test_retrying_for_everything_is_not_retrying_for_that(self, busy_site):
@@ -108,11 +102,6 @@ class TestReject:
         assert [value["status"] for value in members] == ["skipped", "success"]
         values = chord(header)(collect.s("c")).get(timeout=20)
         assert sorted(value["status"] for value in values) == ["skipped", "success"]
-
-    def test_a_chain_within_a_chord_is_skipped_too(self, busy_site):
-        """Its first link is no member itself; the last one is."""
-        values = chord([chain(late_once.s("a"), collect.s("x")), late_once.s("b")])(collect.s("c")).get(timeout=20)
-        assert len(values) == 2
 
 
 class TestRetry:
@@ -139,8 +128,7 @@ class TestRetry:
         celery_site.wait_until(lambda: celery_site.events("linked", "after"))
         assert len(celery_site.events("collected", "end")) == 1
 
-    @pytest.mark.parametrize("word", ["late_once", "late_retry"])
-    def test_it_ends_when_the_holder_dies(self, celery_site, word):
+    def test_it_ends_when_the_holder_dies(self, celery_site):
         """Killed, and with it its heartbeat: the lease frees the lock, and one try after that has it."""
         celery_site.configure(lease=4)
         holder = celery_site.worker(queues=("other",))
@@ -148,8 +136,7 @@ class TestRetry:
         celery_site.publish("once_hold", "a", until=celery_site.gate(), options=other)
         celery_site.started("a")
         celery_site.worker()
-        more = {"once": {"on_conflict": "retry"}} if word == "late_once" else {}
-        result = celery_site.publish(word, "a", **more)
+        result = celery_site.publish("late_once", "a", once={"on_conflict": "retry"})
         celery_site.wait_until(lambda: result.state == "RETRY")
         holder.kill()
         assert celery_site.outcome(result)[1]["status"] == "success"
@@ -171,20 +158,15 @@ class TestPause:
     def _drawn(self, monkeypatch):
         monkeypatch.setattr(busy.random, "uniform", lambda low, high: high)
 
-    @pytest.mark.parametrize(("waits", "seconds"), [(0, 1.25), (1, 2.5), (3, 10), (6, 75), (99, 75)])
+    @pytest.mark.parametrize(("waits", "seconds"), [(0, 1.25), (3, 10), (6, 75), (99, 75)])
     def test_soon_and_then_later(self, celery_site, waits, seconds):
         """F42: it came back when the holder's lease would have ended, a minute after a body of half a second."""
         assert backoff(FakeMessage(celery_site.app, waits)) == pytest.approx(seconds)
 
-    @pytest.mark.parametrize("waits", [0, 9])
-    @pytest.mark.parametrize(("delay", "seconds"), [(7, 8.75), (0.5, 0.625), (9000, 1800)])
-    def test_the_tasks_own_delay(self, celery_site, waits, delay, seconds):
+    @pytest.mark.parametrize(("delay", "seconds"), [(7, 8.75), (9000, 1800)])
+    def test_the_tasks_own_delay(self, celery_site, delay, seconds):
         """F42: ``default_retry_delay`` counts, up to half of Redis's visibility timeout of an hour."""
-        assert backoff(FakeMessage(celery_site.app, waits, delay)) == pytest.approx(seconds)
-
-    def test_half_of_the_visibility_timeout_that_was_set(self, celery_site):
-        celery_site.configure(visibility_timeout=8)
-        assert backoff(FakeMessage(celery_site.app, 9)) == 4
+        assert backoff(FakeMessage(celery_site.app, 9, delay)) == pytest.approx(seconds)
 
 
 class TestTheVisibilityTimeout:
@@ -194,17 +176,11 @@ class TestTheVisibilityTimeout:
         ("url", "options", "seconds"),
         [
             ("redis://h/0", {}, 3600),
-            ("rediss://h/0", {}, 3600),
-            ("REDIS://h/0", {}, 3600),
             ("redis+socket:///run/redis.sock", {}, 3600),
             ("sentinel://h", {}, 3600),
             (["redis://a/0", "redis://b/0"], {}, 3600),
-            ("redis://a/0;redis://b/0", {}, 3600),
-            pytest.param("pgmq://h", {}, 1800, marks=pytest.mark.skipif("pgmq" not in TRANSPORT_ALIASES, reason="old")),
             ("amqp://h", {}, float("inf")),
-            (["amqp://a", "amqp://b"], {}, float("inf")),
             ("redis://h/0", {"visibility_timeout": 5}, 5),
-            ("redis+socket:///run/redis.sock", {"visibility_timeout": 5}, 5),
             ("amqp://h", {"visibility_timeout": 5}, float("inf")),
         ],
     )
@@ -218,38 +194,12 @@ class TestTheVisibilityTimeout:
         app.conf.update(broker_read_url="redis://h/0", broker_write_url="amqp://h")
         assert visibility_timeout(app) == 3600
 
-    def test_of_the_transport_that_is_named_beside_the_address(self):
-        app = Celery(set_as_current=False)
-        app.conf.update(broker_url="h", broker_transport="redis")
-        assert visibility_timeout(app) == 3600
-
 
 def test_it_is_drawn(celery_site):
     """Many that meet the same holder do not come back together."""
     drawn = {backoff(FakeMessage(celery_site.app)) for _ in range(20)}
     assert len(drawn) > 10
     assert all(1 <= seconds <= 1.25 for seconds in drawn)
-
-
-class TestTheSetting:
-    @pytest.mark.parametrize("word", CELERYS)
-    def test_the_words_of_celery(self, celery_site, word):
-        """``TASKLOCK["ON_CONFLICT"]``: what a decorated task does that does not say."""
-        celery_site.configure(lease=60, tasklock={"ON_CONFLICT": word})
-        gate = celery_site.gate()
-        celery_site.worker(concurrency=2)
-        celery_site.publish("once_hold", "a", until=gate)
-        celery_site.started("a")
-        result = celery_site.publish("locked_hold", "a")
-        if word == "reject":
-            assert celery_site.outcome(result)[0] == "REVOKED"
-        elif word == "retry":
-            celery_site.wait_until(lambda: result.state == "RETRY")
-        else:
-            celery_site.wait_until(lambda: celery_site.is_parked(result))
-            assert [row.mode for row in parked_messages()] == [word]
-            gate.open()
-            assert celery_site.outcome(result)[1]["status"] == "success"
 
 
 class TestOutsideOfCelery:
@@ -277,37 +227,26 @@ class TestOutsideOfCelery:
             result = DECORATED[word][0].apply(("a",))
             assert isinstance(result.result, TaskLockAcquireError)
             once = late_once.apply(("a",), once={"on_conflict": word})
-        if word == "reject":
-            assert once.state in ("REJECTED", "FAILURE")
-        else:
+        if word != "reject":
             assert isinstance(once.result, TaskLockAcquireError)
         assert celery_site.events() == []
         assert parked_messages() == []
 
-    @pytest.mark.parametrize("word", [word for word in WORDS if word != "wait"])
-    def test_inside_of_another_task(self, busy_site, word):
-        """That one's message is not to be put aside either."""
-        expected = "skipped" if word == "skip" else "TaskLockAcquireError"
-        assert busy_site.outcome(busy_site.publish("direct", word, "a")) == ("SUCCESS", expected)
 
-    def test_an_unknown_on_conflict_is_refused(self):
-        with pytest.raises(TaskLockError, match="on_conflict"):
-            task_lock("a", on_conflict="later")
-
-
-@pytest.mark.quick
 class TestTheRow:
     """A guarded row is given back, or not touched, when its message is put aside; it has not failed."""
 
+    @pytest.mark.database
+    @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("word", ["skip", "reject", "retry", "queue", "coalesce"])
-    def test_is_not_touched(self, celery_site, word):
-        celery_site.configure(lease=60)
-        worker, video = celery_site.worker(concurrency=2), Video.objects.create(status="uploading")
-        with held_by_another(f"video:{video.pk}"):
+    def test_is_not_touched(self, name, word):
+        with once_app() as app:
+            video = Video.objects.create(status="uploading")
             before = states(video)
-            result = celery_site.publish(f"video_{word}", video.pk)
-            celery_site.wait_until(lambda: said(worker, f"video_{word}[{result.id}]", 2))  # received, and put aside
-            video.refresh_from_db()
+            task = app.task(lambda pk: None, key=name, guard=GUARD, model=Video, on_conflict=word)
+            task.delay(video.pk)
+            with held_by_another(name):
+                app.run()
             assert states(video) == before
 
     def test_is_given_back_by_a_duplicate_inside(self, celery_site):
@@ -325,6 +264,13 @@ class TestTheRow:
         video.refresh_from_db()
         assert video.status == GUARD.retry
 
+    def test_inside_of_another_task(self, busy_site):
+        """That one's message is not to be put aside either."""
+        for word in WORDS:
+            if word != "wait":
+                expected = "skipped" if word == "skip" else "TaskLockAcquireError"
+                assert busy_site.outcome(busy_site.publish("direct", word, "a")) == ("SUCCESS", expected)
+
 
 class TestCounted:
     def test_signals_and_counters(self, celery_site):
@@ -337,12 +283,3 @@ class TestCounted:
         assert [one["action"] for one in received] == ["reject", "raise", "skip"]
         found = {one.event: one.number for one in counts.pending()}
         assert [found[f"conflict:{word}"] for word in ("reject", "raise", "skip")] == [1, 1, 1]
-
-    @pytest.mark.quick
-    def test_in_a_worker(self, busy_site):
-        """One line of each in its log, which the counter and the signal stand beside."""
-        for word in ("retry", "reject", "queue", "coalesce"):
-            busy_site.publish("counting", "a", once={"on_conflict": word})
-        busy_site.publish("counting", "a", once={"on_conflict": "skip"}, options={"task_id": busy_site.first.id})
-        counted = lambda: {event.key for event in busy_site.events("conflict")}  # noqa: E731
-        busy_site.wait_until(lambda: {"retry", "reject", "queue", "coalesce"} <= counted())

@@ -5,12 +5,10 @@
 
 from __future__ import annotations
 
-import json
 from datetime import timedelta
 
 import pytest
 from celery import chain
-from celery.canvas import Signature
 from celery.signals import before_task_publish
 
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError
@@ -94,13 +92,6 @@ class TestOnce:
 
 
 class TestSignatures:
-    def test_they_are_json(self, app):
-        task = app.task(lambda x: app.body(x), key="v:{x}")
-        sig = task.once(key="a", timeout=timedelta(minutes=2), lease=DEFAULT, on_conflict="wait").s(1)
-        sent = Signature.from_dict(json.loads(json.dumps(dict(sig))), app=app.app)
-        sent.apply_async()
-        assert app.take().ours == {"key": "a", "once": {"timeout": 120.0, "on_conflict": "wait"}}
-
     def test_in_a_chain(self, app):
         task = app.task(lambda x, **more: x, key="v:{x}")
         chain(

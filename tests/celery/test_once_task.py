@@ -18,7 +18,7 @@ import pytest
 from celery.exceptions import Reject
 from django.db import transaction
 
-from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, current_lock
+from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, current_lock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import OnceTask
 from django_tasklock.exceptions import GuardRejected
@@ -122,16 +122,6 @@ class TestBadOptions:
         app.app.register_task(Base())
         with pytest.raises(TaskLockError, match="^task once.bad: on_conflict must be one of"):
             app.app.register_task(Bad())
-
-    def test_a_base_without_a_body_is_not_checked(self, app):
-        """It may be half of what makes sense together."""
-
-        class Half(OnceTask):
-            abstract = True
-            queue_limit = 5
-
-        task = app.task(plain, base=Half, on_conflict="queue")
-        assert (task.queue_limit, task.on_conflict) == (5, "queue")
 
 
 def python(code: str) -> str:
@@ -245,12 +235,13 @@ class TestRun:
             assert messages == []
 
     def test_the_setting_decides_where_the_task_does_not(self, app, settings):
-        settings.TASKLOCK = {**MEMORY, "ON_CONFLICT": "raise"}
-        task = app.task(key="a", on_conflict=None)
+        settings.TASKLOCK = {**MEMORY, "ON_CONFLICT": "retry"}
         assert app.task(key="a").on_conflict == "reject"
-        task.delay()
+        app.task(key="a", on_conflict=None).delay()
+        app.task(task_lock("a")(plain), base=app.app.Task).delay()
+        messages = app.all()
         with TaskLock("a"):
-            assert elsewhere(app.run)[0] == "FAILURE"
+            assert [elsewhere(lambda message=message: app.run(message))[0] for message in messages] == ["RETRY"] * 2
 
     @pytest.mark.database
     @pytest.mark.django_db
@@ -330,26 +321,7 @@ class TestDirectAndEager:
         task = app.task(lambda x: current_lock().name, key="v:{x}", on_conflict=on_conflict, unique="until_finish")
         assert task.delay(1).get() == "v:1"
         assert task.once(key="a").delay(1).get() == "a"
+        assert task.apply((1,), once={"key": "b"}).get() == "b"
         with TaskLock("v:1"):
             assert elsewhere(lambda: task.delay(1).state) == state
         assert get_backend().records() == []
-
-    def test_apply(self, app):
-        task = app.task(lambda x: current_lock().name, key="v:{x}")
-        assert task.apply((1,)).get() == "v:1"
-        assert task.apply((1,), once={"key": "a"}).get() == "a"
-        assert task.once(key="b").apply((1,)).get() == "b"
-        assert task.apply((1,), {"celery_once_key": "c"}).get() == "c"
-
-    def test_an_eager_retry(self, app):
-        """It follows the first try, which has let go of the lock."""
-        calls = []
-
-        def body(self):
-            calls.append(self.request.retries)
-            if not self.request.retries:
-                raise self.retry(countdown=0)
-            return "ran"
-
-        result = app.task(body, bind=True, key="a", on_conflict="wait").apply()
-        assert (result.get(), calls) == ("ran", [0, 1])

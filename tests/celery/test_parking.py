@@ -262,8 +262,10 @@ def raising(error: BaseException) -> Any:
     return raise_it
 
 
+@pytest.mark.quick
 class TestStoresFail:
     def test_the_lock_store_forgets_everything(self, celery_site, courier, holder):
+        """Whoever was promoted promotes the next: it does not take a promoter's round for each."""
         results = parked(celery_site, courier, 2)
         celery_site.locks.flushall()
         assert promoter(celery_site).poll() == 1
@@ -775,17 +777,8 @@ class TestTable:
         assert len(lost) == 1
         assert not table.remove_unchanged(row)
 
-    def test_keys_one_after_the_other(self):
-        for name in "abc":
-            for number in range(3):
-                self.park(f"{name}{number}", number, name=name)
-        found = [table.next_key("")]
-        while found[-1] is not None:
-            found.append(table.next_key(found[-1]))
-        assert found == [*sorted(map(key_of, "abc")), None]
-
     def test_no_query_reads_the_whole_line(self):
-        """Gold standard 8.25: 20,000 that conflict and one that does not."""
+        """Gold standard 8.25: 5,000 that conflict and one that does not."""
         key, free = key_of("n"), key_of("free")
         ParkedMessage.objects.bulk_create(
             [
@@ -793,7 +786,7 @@ class TestTable:
                     key=key if number else free, name="n", number=number, mode="queue", state="parked", task="a.task",
                     task_id=str(number), message="{}" * 200, parked_at=1, changed_at=1,
                 )
-                for number in range(20_001)
+                for number in range(5_001)
             ],
             batch_size=2000,
         )  # fmt: skip
@@ -805,8 +798,8 @@ class TestTable:
             head = table.read_next(key)[0]
             assert head is not None
             assert head.task_id == "1"
-            assert [table.has_older("n", number) for number in (1, 10_000, 20_000)] == [False, True, True]
-            assert [table.has_newer("n", number) for number in (1, 20_000)] == [True, False]
+            assert [table.has_older("n", number) for number in (1, 2_500, 5_000)] == [False, True, True]
+            assert [table.has_newer("n", number) for number in (1, 5_000)] == [True, False]
             assert {table.next_key(""), table.next_key(min(key, free))} == {key, free}
             assert table.next_key(max(key, free)) is None
             assert table.find("700") is not None

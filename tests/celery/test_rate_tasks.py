@@ -145,34 +145,6 @@ class TestWaiting:
         assert result.state == "RETRY"
         assert courier.take().message.content_type == "application/x-python-serialize"
 
-    def test_a_stop_keeps_the_reservation(self, celery_site):
-        """Whoever comes at its time is told to wait longer, and books nothing."""
-        celery_site.worker(concurrency=1)
-        limiter = full(five(), 15)  # three seconds: a worker may need one to have the message
-        celery_site.publish("rated_retrying", "a")
-        waits(celery_site)
-        stopped = monotonic()
-        limiter.penalize(4.5)
-        ahead = booked(limiter)[1]
-        waits(celery_site, 2)
-        assert booked(limiter)[1] == ahead
-        assert celery_site.started("a").time >= stopped + 4.5
-        eventually(lambda: booked(limiter)[1] == 0)  # it may have taken one of those that nobody came for
-
-    def test_one_that_missed_its_reservation_takes_another(self, celery_site):
-        worker = celery_site.worker(concurrency=1)
-        limiter = full(five(), 15)  # three seconds: a worker may need one to have the message
-        celery_site.publish("rated_retrying", "a")
-        waits(celery_site)
-        worker.stop()
-        reservation = limiter.reserve()  # a little after that of the one that is stopped
-        celery_site.wait_until(lambda: reservation.slot.late > 0.3)
-        reservation.cancel()
-        worker.go_on()
-        celery_site.started("a")
-        assert booked(limiter)[1] == 0
-        assert "a reservation was missed by" in worker.log()
-
 
 class TestEndings:
     def test_one_that_ends_before_its_turn_gives_its_reservation_back(self, celery_site):
@@ -215,19 +187,6 @@ class TestEndings:
         assert celery_site.events("start", "a")
         assert booked(limiter) == (2, 0)
 
-    def test_a_worker_that_dies_while_messages_wait_in_it_costs_nothing(self, celery_site):
-        """They come back with the visibility timeout, and still have their reservations."""
-        celery_site.configure(visibility_timeout=1)
-        worker = celery_site.worker(concurrency=1)
-        full(slow(), 1)
-        celery_site.publish("rated_slow", "a")
-        waits(celery_site)
-        celery_site.wait_until(lambda: celery_site.waiting() == 0)  # it is in the worker's memory again
-        worker.kill()
-        second = celery_site.worker(concurrency=1)
-        celery_site.wait_until(lambda: "its turn is in" in second.log())
-        assert booked(slow()) == (1, 1)
-
 
 @pytest.fixture
 def app():
@@ -257,6 +216,29 @@ class TestOneMessage:
         assert ConcurrencyLimiter(name, 1).info().used == 0
         video.refresh_from_db()
         assert video.status == GUARD.retry
+
+    def test_its_reservation_outlives_a_stop_and_a_worker_that_dies(self, app, name):
+        """Whoever comes before its turn, or is delivered again then, cannot have used it."""
+        limiter = full(RateLimiter(name, "1/5m"), 1)
+        limited(app, name).delay()
+        assert app.run()[0] == "RETRY"
+        message = app.take()
+        limiter.penalize(600)
+        assert app.run(message, delivery_info={"redelivered": True})[0] == "RETRY"
+        assert booked(limiter) == (1, 1)
+        assert app.run(message)[0] == "RETRY"
+        assert booked(limiter) == (1, 1)
+
+    def test_one_that_missed_its_reservation_takes_another(self, app, name, caplog):
+        caplog.set_level("INFO", "django_tasklock")
+        limiter = full(RateLimiter(name, "1/s"), 1)
+        limited(app, name, "1/s").delay()
+        assert app.run()[0] == "RETRY"
+        message = app.take()
+        eventually(lambda: limiter.usage().time.timestamp() > message.ours["rate"]["time"] + 0.5, 10)
+        assert app.run(message) == ("SUCCESS", "ran")
+        assert "a reservation was missed by" in caplog.text
+        assert booked(limiter) == (1, 0)
 
     def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, app, name):
         limiter = full(RateLimiter(name, "1/5m"), 1)

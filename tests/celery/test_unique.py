@@ -31,7 +31,6 @@ from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable
 from django_tasklock.locks.heartbeat import heartbeat
 from tests.support.celery_site import journal
 from tests.support.celery_site.configuration import ENVIRONMENT
-from tests.support.celery_site.journal import most_at_once
 from tests.support.guards import GUARD, elsewhere
 from tests.support.proxy import Proxy, scripts
 from tests.support.stores import eventually
@@ -267,15 +266,6 @@ class TestRuns:
         assert app.calls == []
         assert unique_locks() == []
 
-    def test_over_before_it_was_understood(self, app):
-        """Options that a worker with another version of the code cannot use."""
-        task = app.task(key="a", unique="until_finish", on_conflict="wait")
-        task.once(blocking_timeout=5).delay()
-        message = app.take()
-        message.headers["tasklock"]["once"]["on_conflict"] = "later"
-        assert app.run(message)[0] == "FAILURE"
-        assert unique_locks() == []
-
     @pytest.mark.parametrize(
         ("error", "late", "state", "kept"),
         [
@@ -396,15 +386,6 @@ class TestRuns:
         assert (again.id, other.id) == (first.id, second.id)
         assert app.run(again) == ("SUCCESS", None)
         assert task.delay().id == second.id  # whose lock the first one's second try left alone
-
-    def test_an_error_before_the_body_is_retried_like_one_of_the_body(self, app):
-        task = app.task(key="a", unique="until_finish", on_conflict="raise", autoretry_for=(Exception,), max_retries=3)
-        task.delay()
-        with TaskLock("a"):
-            assert elsewhere(app.run)[0] == "RETRY"
-        assert len(unique_locks()) == 1
-        assert app.run()[0] == "SUCCESS"
-        assert unique_locks() == []
 
     def test_a_retry_of_one_sent_by_name_is_always_sent(self, app):
         """Nobody knew that it was unique: it does not become so, or it would give way to another one and be lost."""
@@ -540,17 +521,6 @@ class TestTransactions:
         assert app.all() == []
         assert task.delay().id == app.take().id
 
-    def test_a_savepoint_rolled_back(self, app):
-        task = app.task(lambda x: None, key="v:{x}", unique="until_finish")
-        with transaction.atomic():
-            with pytest.raises(ZeroDivisionError), transaction.atomic():
-                task.delay_on_commit(1)
-                1 / 0  # noqa: B018
-            task.delay_on_commit(2)
-        assert [message.key for message in app.all()] == ["v:2"]
-        assert [info.name for info in unique_locks()] == [f"unique:{task.name}:v:2"]
-        assert task.delay(1).id == app.take().id
-
 
 def publisher(site: Any, code: str, **more: Any) -> subprocess.Popen[str]:
     """A process that publishes."""
@@ -647,22 +617,6 @@ class TestProcesses:
         assert celery_site.outcome(second)[0] == "SUCCESS"
         assert len(celery_site.events("start", key="a")) == 2
 
-    def test_until_start_one_runs_and_one_waits(self, celery_site):
-        celery_site.worker(concurrency=4)
-        gate = celery_site.gate()
-        task = celery_site.task("unique_start")
-        first = task.delay("a", until=gate)
-        celery_site.started("a")
-        second = task.delay("a")
-        assert second.id != first.id
-        celery_site.wait_until(lambda: parked_messages("u:a"), 20)
-        assert {task.delay("a").id for _ in range(10)} == {second.id}
-        gate.open()
-        assert celery_site.outcome(second)[0] == "SUCCESS"
-        celery_site.wait_until(lambda: unique_locks() == [], 10)
-        assert len(celery_site.events("start", key="a")) == 2
-        assert most_at_once(celery_site.events(key="a")) == 1
-
     def test_revoked_before_it_began(self, celery_site):
         """Gold standard 8.31."""
         worker = celery_site.worker()
@@ -713,19 +667,6 @@ class TestProcesses:
         worker.kill()
         assert task.delay("a").id == first.id
         celery_site.wait_until(lambda: another(task.delay("a"), first), 10)
-
-    def test_a_child_is_killed_in_mid_run(self, celery_site):
-        """Free at once: the worker sees it die."""
-        celery_site.configure(lease=60)
-        worker = celery_site.worker()
-        task = celery_site.task("unique_hold")
-        first = task.delay("a", until=celery_site.gate())
-        worker.kill_one(celery_site.started("a").pid)
-        assert celery_site.outcome(first)[0] == "FAILURE"
-        celery_site.wait_until(lambda: unique_locks() == [], 10)
-        second = task.delay("a")
-        assert second.id != first.id
-        assert celery_site.outcome(second)[0] == "SUCCESS"
 
     def test_a_child_is_killed_and_the_message_comes_back(self, celery_site):
         celery_site.configure(lease=60)

@@ -1,4 +1,4 @@
-"""Names of locks, ``unique``, options of a call, reservations in messages, words of conflict: faults that must not pass."""
+"""Names of locks, ``unique``, options of a call, reservations in messages: faults that must not pass."""
 
 from tests.mutants.fault import Fault
 

@@ -83,8 +83,8 @@ FAULTS = [
     Fault(
         "celery/queue/ending.py",
         "a dead message stays unique",
-        '        logger.error("parked message %s[%s] is dead: %s", row.task, row.task_id, reason)\n        _leave(row, app)',
-        '        logger.error("parked message %s[%s] is dead: %s", row.task, row.task_id, reason)',
+        ' is dead: %s", row.task, row.task_id, reason)\n        _leave(row, app)',
+        ' is dead: %s", row.task, row.task_id, reason)',
         "tests/celery/test_parked_dead.py",
     ),
     Fault(

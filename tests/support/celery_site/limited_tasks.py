@@ -6,22 +6,16 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import concurrency_limited, model_lock, task_lock
-from django_tasklock.celery import OnceTask
-from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
-from tests.support.guards import GUARD
-from tests.testapp.models import Video
+from django_tasklock import concurrency_limited, task_lock
+from tests.support.celery_site.tasks import hold_here
 
 __all__ = [
     "both_limited",
-    "guarded_limited",
     "inside_limited",
     "limited",
-    "limited_once",
     "limited_raise",
     "limited_reject",
     "limited_skip",
-    "limited_wait",
 ]
 
 
@@ -54,21 +48,6 @@ def limited_reject(key: str, seconds: float = 0.0, until: str | None = None) -> 
 
 
 @shared_task
-@concurrency_limited("single", 1, on_conflict="wait")
-def limited_wait(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """The same limiter."""
-    return hold_here(key, seconds, until)
-
-
-@shared_task
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD)
-@concurrency_limited("single", 1)
-def guarded_limited(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """A permit inside of a lock and a claim."""
-    return hold_here(video_id, seconds, until)
-
-
-@shared_task
 @concurrency_limited("paired", 1)
 @task_lock("hold:{key}")
 def both_limited(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
@@ -85,10 +64,3 @@ def _helper(key: str) -> dict[str, Any]:
 def inside_limited(key: str) -> dict[str, Any]:
     """Calls a limited function: its message is not that one's to put aside."""
     return _helper(key)
-
-
-@shared_task(bind=True, base=OnceTask, name="limited_once", key="once:{key}", **BY_SETTINGS)
-@concurrency_limited("single", 1)
-def limited_once(self: Any, key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """A permit inside of a lock."""
-    return hold_here(key, seconds, until)

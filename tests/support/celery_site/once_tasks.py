@@ -6,7 +6,7 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import model_lock, task_lock
+from django_tasklock import task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD
@@ -57,10 +57,3 @@ def guarded_queue(video_id: int, seconds: float = 0.0, until: str | None = None)
 def queueing_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
     """A decorated task that is parked if busy."""
     return hold_here(key, seconds, until, **more)
-
-
-@shared_task
-@model_lock(Video, "video:{video_id}", guard=GUARD, pk="video_id", on_conflict="queue")
-def queueing_video(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """A decorated, guarded task that is parked if busy."""
-    return hold_here(video_id, seconds, until)

@@ -1,4 +1,4 @@
-"""Tasks with a rate limit, alone and together with locks and permits."""
+"""Tasks with a rate limit."""
 
 from __future__ import annotations
 
@@ -6,24 +6,14 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import concurrency_limited, model_lock, rate_limited, task_lock
-from django_tasklock.celery import OnceTask
-from tests.support.celery_site.journal import note
-from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
-from tests.support.guards import GUARD
-from tests.testapp.models import Video
+from django_tasklock import rate_limited
+from tests.support.celery_site.tasks import hold_here
 
 __all__ = [
     "rated_fast",
-    "rated_guarded",
-    "rated_impatient",
     "rated_late",
-    "rated_locked",
-    "rated_once",
-    "rated_permit",
     "rated_retrying",
     "rated_slow",
-    "rated_tenant",
 ]
 
 
@@ -56,49 +46,3 @@ def rated_retrying(self: Any, key: str, failures: int = 0) -> dict[str, Any]:
     if self.request.retries < failures:
         raise self.retry(countdown=0)
     return answer
-
-
-@shared_task
-@rate_limited("slow", "1/5m", timeout=30)
-def rated_impatient(key: str) -> dict[str, Any]:
-    """Does not wait for a minute."""
-    return hold_here(key)
-
-
-@shared_task
-@task_lock("rated:{key}")
-@rate_limited("slow", "1/5m")
-def rated_locked(key: str) -> dict[str, Any]:
-    """A limit inside of a lock that skips."""
-    return hold_here(key)
-
-
-@shared_task
-@concurrency_limited("rated", 1)
-@rate_limited("slow", "1/5m")
-def rated_permit(key: str) -> dict[str, Any]:
-    """A limit inside of a permit."""
-    return hold_here(key)
-
-
-@shared_task
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD)
-@rate_limited("five", "5/s")
-def rated_guarded(video_id: int) -> dict[str, Any]:
-    """A limit inside of a lock and a claim."""
-    return hold_here(video_id)
-
-
-@shared_task(base=OnceTask, key="once:{key}", unique="until_start", **BY_SETTINGS)
-@rate_limited("five", "5/s")
-def rated_once(key: str) -> dict[str, Any]:
-    """A limit inside of a lock, unique until it starts."""
-    note("begins", key)
-    return hold_here(key)
-
-
-@shared_task
-@rate_limited("api", "8/s", tenants="5/s", tenant="{customer}")
-def rated_tenant(customer: str, key: str) -> dict[str, Any]:
-    """Each customer has a quota of its own inside of that of all."""
-    return hold_here(key)
