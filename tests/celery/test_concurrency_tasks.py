@@ -24,7 +24,7 @@ from django_tasklock import (
 from tests.support.celery_site import limited_tasks
 from tests.support.celery_site.journal import most_at_once
 from tests.support.current import here
-from tests.support.guards import GUARD
+from tests.support.guards import GUARD, elsewhere
 from tests.support.once_app import once_app
 from tests.testapp.models import Video
 
@@ -107,7 +107,7 @@ class TestTogether:
             pauses = []
             with ConcurrencyLimiter(name, 1):
                 for _ in range(7):
-                    state, retry = app.run()
+                    state, retry = elsewhere(app.run)
                     assert (state, get_lock_info(f"{name}:{video.pk}")) == ("RETRY", None)
                     assert Video.objects.get().status == GUARD.retry
                     pauses.append(retry.when)
