@@ -1,4 +1,4 @@
-"""Claims and the database beneath them: transactions, connections, lost answers, several connections at once."""
+"""A claim is committed before its body and closed before its lock is free, whatever the database or a signal does."""
 
 from __future__ import annotations
 

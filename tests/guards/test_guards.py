@@ -1,4 +1,4 @@
-"""``StateGuard`` and ``Claim``: which row may be claimed, and whose writes it takes."""
+"""A row is claimed once at a time, in the states of its guard, and takes the writes of its newest claim alone."""
 
 from __future__ import annotations
 

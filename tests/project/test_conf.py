@@ -1,4 +1,4 @@
-"""The ``TASKLOCK`` setting, and durations."""
+"""A wrong setting or duration is refused with what to write instead; a changed setting is read again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may be a lock's name, and how a template makes one."""
+"""Calls with different arguments never have one lock, those with the same always; what can name no lock is refused."""
 
 from __future__ import annotations
 
