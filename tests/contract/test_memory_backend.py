@@ -14,7 +14,6 @@ from django_tasklock.backends.memory import MemoryBackend, advance, reset
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import Settings
 from django_tasklock.types import Grant, Released, Renewal, RenewalResult
-from tests.support.public import forked
 from tests.support.stores import an_ask, eventually, granted
 
 
@@ -133,20 +132,3 @@ def test_a_forked_child_starts_without_its_parents_locks(backend):
     os.close(reading)
     assert os.waitpid(child, 0)[1] == 0
     assert backend.get("video:1").token == mine.token
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-@pytest.mark.parametrize("what", ["locks", "permits"])
-def test_in_a_forked_child_a_release_hands_over_as_well(backend, what):
-    leases = backend if what == "locks" else backend.permits
-
-    def handed_over():
-        holder, mine = (an_ask("video:1")._replace(limit=1) for _ in range(2))
-        leases.acquire(holder)
-        with leases.waiter(mine) as waiter:
-            waiter.acquire()
-            waiting = leases.acquire(an_ask("video:1")._replace(limit=1)).record.waiting
-            leases.release("video:1", holder.token)
-            return waiting, leases.extend("video:1", mine.token, 1000, 1000)
-
-    assert forked(handed_over) == (1, True)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from django.db import connection
-from django.test.utils import CaptureQueriesContext
 
 from django_tasklock.backends.database import permits as rows, purging
 from django_tasklock.exceptions import TransactionOpen
@@ -55,18 +53,6 @@ def test_who_loses_the_race_for_one_of_several_has_the_next(permits, monkeypatch
     monkeypatch.setattr(rows, "admit", late)
     assert isinstance(permits.acquire(a_request(NAME, 2)), Grant)
     assert len(permits.members(NAME)) == 2
-
-
-def test_the_queries_are_as_many_as_is_said(permits):
-    granted(permits.acquire(a_request(NAME, 2)))
-    with CaptureQueriesContext(connection) as free:
-        granted(permits.acquire(a_request(NAME, 2)))
-    with CaptureQueriesContext(connection) as busy:
-        assert isinstance(permits.acquire(a_request(NAME, 2)), Busy)
-    assert [query["sql"].split()[0] for query in free if "permit" in query["sql"] or "limiter" in query["sql"]] == [
-        "SELECT", "SELECT", "UPDATE", "INSERT",
-    ]  # fmt: skip
-    assert len(busy) == 2
 
 
 def test_inside_of_a_transaction_it_is_refused(permits):

@@ -151,27 +151,6 @@ class TestTheLine:
         used = [(one.time, 1) for one in [*booked[:10], late, *taken]]
         assert most_in_a_window(used, SECOND) <= 10
 
-    @pytest.mark.parametrize("confirmed", [False, True])
-    def test_who_comes_after_a_missed_slot_finds_its_own(self, confirmed):
-        """Another one stands at the end of the line for it, so that only those who wait already are moved."""
-        state, limiter, booked = self.a_line(30)
-        first, *standing = booked[10:]
-        if confirmed:
-            first = self.resume(state, limiter, first.time - 400_000, first)
-        late = self.resume(state, limiter, first.time + self.LATE, first)
-        newcomer = ledger_verbs.reserve(RateBook(state, limiter, first.time + self.LATE), 1, HOUR)
-        taken = [self.resume(state, limiter, max(one.time, late.time), one) for one in standing]
-        assert standing[-1].time < taken[-1].time < newcomer.time
-        assert self.resume(state, limiter, newcomer.time - 400_000, newcomer).time == newcomer.time
-
-    def test_who_is_in_time_goes_first_where_the_one_before_is_late(self):
-        """He takes its slot, and the late one his: none is lost."""
-        state, limiter, booked = self.a_line(30)
-        first, second = booked[11:13]
-        early = self.resume(state, limiter, second.time - 400_000, second)
-        late = self.resume(state, limiter, first.time + 60_000, first)
-        assert (early.time, late.time) == (first.time, second.time)
-
     def test_who_is_nearly_late_keeps_its_slot(self):
         """At short notice it would miss the one before as well."""
         state, limiter, booked = self.a_line(30)
@@ -187,14 +166,6 @@ class TestTheLine:
         assert not ledger_verbs.cancel(RateBook(state, limiter, one.time), 1, one.slot, one.edition)
         assert self.resume(state, limiter, one.time, one).time == booked[21].time
         assert self.resume(state, limiter, one.time, taken) == taken._replace(wait=0)
-
-    def test_a_late_caller_is_refused_if_the_next_slot_is_after_its_deadline(self):
-        """A slot that is too far away stays in the line."""
-        state, limiter, booked = self.a_line(30)
-        one = booked[20]
-        late = ledger_verbs.resume(RateBook(state, limiter, one.time + 90_000), 1, one.slot, one.edition, 10)
-        assert isinstance(late, Refused)
-        assert [booked[21].slot, 1] in state.line
 
 
 class TestGivingBack:
@@ -215,26 +186,6 @@ class TestGivingBack:
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).time == three.time
         assert [rate.ahead for rate in ledger_verbs.usage(a_book(state)).rates] == [4], "the rest of it is not used"
         assert ledger_verbs.reserve(a_book(state), 1, HOUR).wait == 3 * SECOND
-
-    def test_a_missed_slot_is_exchanged_and_not_counted(self):
-        state, margin = State(), Terms("x", parse_rates("2/s"))
-        first, late = (ledger_verbs.reserve(RateBook(state, margin, START), 1, HOUR) for _ in range(2))
-        other = ledger_verbs.resume(RateBook(state, margin, START + 51_200), 1, late.slot, late.edition, HOUR)
-        assert other.wait == 0
-        assert ledger_verbs.usage(RateBook(state, margin, START + 60_000)).rates[0].used == 2
-        assert (
-            ledger_verbs.resume(RateBook(state, margin, START + 50_000), 1, first.slot, first.edition, HOUR).slot
-            == START
-        )
-
-    def test_a_missed_slot_that_nobody_took_is_not_counted(self):
-        state = State()
-        booked = [ledger_verbs.reserve(a_book(state), 1, HOUR) for _ in range(7)]
-        ledger_verbs.cancel(a_book(state), 1, booked[3].slot, booked[3].edition)
-        later = START + SECOND + 1
-        assert ledger_verbs.usage(a_book(state, time=later)).rates[0].used == 3
-        assert isinstance(ledger_verbs.reserve(a_book(state, time=later), 1, 0), Refused)
-        assert ledger_verbs.usage(a_book(state, time=later)).rates[0].used == 2
 
     @many
     @given(terms(), st.lists(st.sampled_from([1, 1, 1, 2]), min_size=1, max_size=60), st.randoms())

@@ -87,22 +87,20 @@ def test_waiting_for_a_free_lock_costs_no_more(known: Proxy, name: str, way: str
     assert call(way, lock, "release") is Released.RELEASED
 
 
-@pytest.mark.parametrize("lease", [60, None], ids=["lease", "no lease"])
 @pytest.mark.parametrize("way", ["thread", "coroutine"])
 def test_a_process_that_waits_again_gets_the_lock_in_one_round_trip(
-    known: Proxy, stranger: RedisBackend, store: redis.Redis, name: str, way: str, lease: int | None
+    known: Proxy, stranger: RedisBackend, store: redis.Redis, name: str, way: str
 ) -> None:
     """And gives it back in another: the first time one has to listen, the next time it does already."""
 
     async def turn() -> None:
-        token, lock = new_token(), TaskLock(name, lease=lease, blocking_timeout=30)
+        token, lock = new_token(), TaskLock(name, blocking_timeout=30)
         granted(stranger.acquire(an_ask(name, token)))
         asking = lock.aacquire() if way == "coroutine" else asyncio.to_thread(lock.acquire)
         waits = asyncio.ensure_future(asking)
         await asyncio.to_thread(eventually, lambda: store.zcard(f"task_lock#queue:{name}") == 1)
         stranger.release(name, token)
         assert await waits
-        assert store.pttl(f"task_lock:{name}") > (3_500_000 if lease is None else 0)
         assert (await lock.arelease() if way == "coroutine" else await asyncio.to_thread(lock.release)) is RELEASED
 
     async def main() -> list[bytes]:

@@ -150,23 +150,6 @@ def test_who_is_in_line_hears_that_the_store_is_down(store: Store) -> None:
     asyncio.run(main())
 
 
-def test_one_store_that_is_down_says_nothing_of_another(store: Store) -> None:
-    def down() -> None:
-        raise BackendUnavailable("no answer", down=True)
-
-    async def main() -> None:
-        tasks = await store.begin(threads.MOST)
-        others = [asyncio.create_task(threads.run(Store(), "threads", one)) for one in (down, lambda: 7)]
-        await asyncio.sleep(0)
-        store.go.set()
-        await asyncio.gather(*tasks)
-        found = await asyncio.gather(*others, return_exceptions=True)
-        assert isinstance(found[0], BackendUnavailable)
-        assert found[1] == 7
-
-    asyncio.run(main())
-
-
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="there are no forks here")
 def test_a_forked_child_has_threads_of_its_own_and_a_store_that_hangs_does_not_keep_the_process() -> None:
     """In a process of its own, within a minute."""

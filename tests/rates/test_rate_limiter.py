@@ -6,8 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Iterator
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
+from datetime import datetime, timedelta
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -172,21 +171,11 @@ class TestPushback:
         assert order == [0, 1]
         assert limiter.usage().paused == 0
 
-    @pytest.mark.parametrize("form", ["number", "text", "timedelta", "date", "datetime"])
-    def test_retry_after_as_it_came(self, form):
-        limiter = RateLimiter("api", "5/s")
-        until = datetime.now(UTC) + timedelta(seconds=30)
-        given = {
-            "number": 30,
-            "text": " 30 ",
-            "timedelta": timedelta(seconds=30),
-            "date": format_datetime(until, usegmt=True),
-            "datetime": until,
-        }[form]
-        assert 28 < limiter.penalize(given) <= 30.01
-        assert 28 < limiter.usage().paused <= 30.01
+    def test_it_stops_all_and_has_a_cap(self):
+        limiter = RateLimiter("api", "5/s", max_wait=10)
+        assert limiter.penalize("5") == pytest.approx(5, abs=0.01)
         assert not limiter.try_acquire()
-        assert RateLimiter("other", "5/s", max_wait=10).penalize(10**6) == pytest.approx(10, abs=0.5)
+        assert limiter.penalize(timedelta(days=10)) == pytest.approx(10, abs=0.01)
 
     @pytest.mark.parametrize("given", [None, "soon", -1, float("nan"), True, b"", datetime(2026, 1, 1)])  # noqa: DTZ001
     def test_anything_else_is_refused(self, given):
@@ -238,8 +227,7 @@ class TestTenants:
         assert [bool(call(way, other, "try_acquire")) for _ in range(3)] == [True, True, False]
         assert other.usage().used == 2  # what the shared limit refused is not charged to the tenant
         assert limiter.usage().used == 5
-        assert limiter.tenant("big", "4/h").tenant("big").name == limiter.tenant("big").name
-        limiter.penalize(30)
+        acme.penalize(30)
         assert not call(way, limiter.tenant("third"), "try_acquire")
         assert limiter.tenant("third").usage().used == 0
 

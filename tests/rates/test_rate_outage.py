@@ -60,6 +60,14 @@ class TestPolicies:
             eventually(lambda: limiter.acquire().booked)
         assert not limiter.try_acquire()
 
+    def test_the_store_is_not_asked_for_each_call_meanwhile(self, proxy, name):
+        limiter = RateLimiter(name, "100/h", on_unavailable="open")
+        proxy.say("LOADING later")
+        with proxy.recorded() as sent:
+            for _ in range(20):
+                limiter.acquire()
+        assert len(sent) <= 4
+
 
 class TestSleepers:
     def test_a_waiter_that_wakes_during_an_outage(self, proxy, name):

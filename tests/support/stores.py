@@ -59,14 +59,10 @@ QUEUEING = ("sentinel", "cluster")
 """Those of them with a queue, permits and rate limits, too: a majority has locks only."""
 
 
-def stores(*names: str, slow: str = "") -> list[object]:
-    """Parameters of a test that runs on each of these stores; on one of them slowly, which ``make test`` leaves out."""
-
-    def marks(name: str) -> list[pytest.MarkDecorator]:
-        found = _MARKS.get(name, _MARKS.get(name.partition("-")[0], []))
-        return [*found, pytest.mark.slow] if name == slow else found
-
-    return [pytest.param(name, marks=marks(name), id=name) for name in names]
+def stores(*names: str) -> list[object]:
+    """Parameters of a test that runs on each of these stores."""
+    marks = [_MARKS.get(name, _MARKS.get(name.partition("-")[0], [])) for name in names]
+    return [pytest.param(name, marks=mark, id=name) for name, mark in zip(names, marks, strict=True)]
 
 
 _MARKS = {
@@ -123,13 +119,19 @@ def new_token() -> str:
 
 
 def an_ask(
-    name: str, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}"
+    name: str,
+    token: str | None = None,
+    *,
+    ttl: int = 60_000,
+    hold: int = 3_600_000,
+    holder: str = "{}",
+    limit: int = 1,
 ) -> AcquireRequest:
-    """A request for a lock, by a new holder unless a token is given."""
-    return AcquireRequest(name, token or new_token(), ttl, hold, holder)
+    """A request for a lock or a permit, by a new holder unless a token is given. ``ttl`` and ``hold``: milliseconds."""
+    return AcquireRequest(name, token or new_token(), ttl, hold, holder, limit=limit)
 
 
-def granted(answer: Grant | Busy) -> Grant:
+def granted(answer: Grant | Busy | None) -> Grant:
     """The answer, which must be a grant."""
     assert isinstance(answer, Grant), answer
     return answer

@@ -4,15 +4,8 @@ from __future__ import annotations
 
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
-from tests.contract.conformance.store import (
-    SHORT,
-    StoreContract,
-    an_ask,
-    eventually,
-    granted,
-    held,
-    lapse,
-)
+from tests.contract.conformance.store import SHORT, StoreContract, held, lapse
+from tests.support.stores import an_ask, eventually, granted
 
 
 class LapsingContract(StoreContract):

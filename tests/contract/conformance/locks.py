@@ -12,17 +12,8 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
-from tests.contract.conformance.store import (
-    NAMES,
-    SHORT,
-    StoreContract,
-    an_ask,
-    eventually,
-    granted,
-    held,
-    new_token,
-    ttl_of,
-)
+from tests.contract.conformance.store import NAMES, SHORT, StoreContract, held, ttl_of
+from tests.support.stores import an_ask, eventually, granted, new_token
 
 
 class LockContract(StoreContract):
@@ -99,6 +90,14 @@ class LockContract(StoreContract):
         assert other.release("video:1", mine.token) is Released.RELEASED
         other.close()
         granted(backend.acquire(an_ask("video:1")))
+
+    def test_a_store_that_was_closed_can_be_used_again(self, backend: LockStore) -> None:
+        # As by the heartbeat of a holder that acquired its lock before the settings were changed.
+        mine = an_ask("video:1")
+        granted(backend.acquire(mine))
+        backend.close()
+        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
+        assert backend.release("video:1", mine.token) is Released.RELEASED
 
     # Fence
 

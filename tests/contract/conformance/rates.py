@@ -10,7 +10,8 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.rates import Booked, Pushback, Rate, RateStore, Refused, Terms
 from django_tasklock.backends.contract.stores import LockStore
-from tests.contract.conformance.store import StoreContract, eventually
+from tests.contract.conformance.store import StoreContract
+from tests.support.stores import eventually
 
 SECOND = 1_000_000
 MINUTE = 60 * SECOND

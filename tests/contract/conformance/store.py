@@ -1,18 +1,15 @@
-"""The base of all contracts: the store under test; and helpers for their tests."""
+"""The base of all contracts: the store under test, and what is asked of its records."""
 
 from __future__ import annotations
 
-import os
-import time
-from collections.abc import Callable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import pytest
 
 from django_tasklock.backends.contract.stores import LockStore
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record
+from django_tasklock.types import Record
+from tests.support.stores import eventually
 
-T = TypeVar("T")
 SHORT = 120
 """A lease that soon lapses, in milliseconds."""
 NAMES = (
@@ -62,30 +59,6 @@ class StoreContract:
         backend.close()
 
 
-def new_token() -> str:
-    """Return a new token, in the form that locks use."""
-    return os.urandom(16).hex()
-
-
-def an_ask(
-    name: str,
-    token: str | None = None,
-    *,
-    ttl: int = 60_000,
-    hold: int = 3_600_000,
-    holder: str = "{}",
-    limit: int = 1,
-) -> AcquireRequest:
-    """Return a request for a lock or a permit, with a new token by default. ``ttl`` and ``hold`` are milliseconds."""
-    return AcquireRequest(name, token or new_token(), ttl, hold, holder, limit=limit)
-
-
-def granted(answer: Grant | Busy | None) -> Grant:
-    """Return ``answer``. Fail unless it is a grant."""
-    assert isinstance(answer, Grant), answer
-    return answer
-
-
 def held(record: Record | None) -> Record:
     """Return ``record``. Fail if it is ``None``: the lock is free."""
     assert record is not None, "the lock is free"
@@ -97,15 +70,6 @@ def ttl_of(record: Record | None) -> int:
     ttl = held(record).ttl
     assert ttl is not None, "the lock has no expiry"
     return ttl
-
-
-def eventually(condition: Callable[[], T], seconds: float = 10.0) -> T:
-    """Call ``condition`` until it returns a true value, and return that. Fail after ``seconds``."""
-    ends = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < ends, f"not true within {seconds} s: {condition}"
-        time.sleep(0.003)
-    return value
 
 
 def lapse(backend: LockStore, name: str) -> None:

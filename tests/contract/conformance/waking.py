@@ -11,7 +11,8 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Renewal, RenewalResult
-from tests.contract.conformance.store import StoreContract, an_ask, eventually, granted, held, ttl_of
+from tests.contract.conformance.store import StoreContract, held, ttl_of
+from tests.support.stores import an_ask, eventually, granted
 
 
 class WakingContract(StoreContract):

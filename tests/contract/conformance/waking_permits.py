@@ -10,7 +10,7 @@ from asgiref.sync import async_to_sync
 from django_tasklock.backends.contract.stores import Permits, Waiter
 from django_tasklock.types import Busy, Grant, Released
 from tests.contract.conformance.permits import NAME, PermitStoreContract, fill, tokens
-from tests.contract.conformance.store import an_ask
+from tests.support.stores import an_ask
 
 
 class PermitWakingContract(PermitStoreContract):
