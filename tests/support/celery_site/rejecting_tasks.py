@@ -13,7 +13,7 @@ from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import ENVIRONMENT, note
 from tests.support.celery_site.tasks import hold_here
 
-__all__ = ["calls_busy", "early", "limited", "locked", "rejecting"]
+__all__ = ["early", "limited", "locked", "rejecting"]
 
 
 @shared_task(base=OnceTask, key="hold:{key}", autoretry_for=(Exception,))
@@ -40,12 +40,6 @@ def locked(key: str) -> dict[str, Any]:
 def limited(key: str, until: str | None = None) -> dict[str, Any]:
     """One that has no permit."""
     return hold_here(key, until=until)
-
-
-@shared_task
-def calls_busy(key: str) -> dict[str, Any]:
-    """Knows nothing of locks, and calls a task that has one like a function."""
-    return early(key)
 
 
 @task_failure.connect(weak=False, dispatch_uid="rejecting_tasks")

@@ -16,7 +16,7 @@ from tests.support.celery_site.journal import journaled
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-__all__ = ["BY_SETTINGS", "guarded_hold", "hold", "hold_here", "locked_hold", "raising_hold", "waiting_hold"]
+__all__ = ["BY_SETTINGS", "guarded_hold", "hold", "hold_here", "locked_hold", "waiting_hold"]
 
 LONGEST = 120.0  # seconds for which a gate may stay closed: nobody holds on for a test that is gone
 BY_SETTINGS: dict[str, Any] = {"acks_late": None, "reject_on_worker_lost": None}
@@ -45,13 +45,6 @@ def hold(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, 
 @task_lock("hold:{key}")
 def locked_hold(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """Skips if the lock ``hold:KEY`` is busy."""
-    return hold_here(key, seconds, until)
-
-
-@shared_task
-@task_lock("hold:{key}", on_conflict="raise")
-def raising_hold(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """The same lock; fails if it is busy."""
     return hold_here(key, seconds, until)
 
 
