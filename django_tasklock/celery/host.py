@@ -10,9 +10,8 @@ from celery._state import get_current_worker_task
 from celery.exceptions import Ignore, Reject, Retry
 
 from django_tasklock.celery.definition import is_bound, lock_of
-from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import try_number
-from django_tasklock.celery.state import state_of
+from django_tasklock.celery.state import Duplicate, Parked, state_of
 from django_tasklock.host import Task
 
 

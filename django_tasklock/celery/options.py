@@ -121,6 +121,8 @@ def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None 
     given.
     """
     keywords = [option for option in kwargs if option.startswith(_PREFIX)]
+    if not keywords:
+        return {}
     found = {option.removeprefix(_PREFIX): kwargs.pop(option) for option in keywords}
     if unknown := sorted(set(keywords) - {_PREFIX + option for option in _KEYWORDS}):
         raise TaskLockError(_no_option(unknown, tuple(_PREFIX + option for option in _KEYWORDS)))

@@ -8,7 +8,6 @@ limiter's margin has missed it and has to reserve again.
 from __future__ import annotations
 
 import logging
-import sys
 from collections.abc import Callable, Iterable, Mapping
 from contextvars import ContextVar
 from datetime import datetime
@@ -21,8 +20,8 @@ from celery.exceptions import Reject, Retry
 from django_tasklock.celery.broker import redelivery_timeout, shortest_countdown, visibility_timeout
 from django_tasklock.celery.definition import bound_arguments, rate_limit_of
 from django_tasklock.celery.message import HEADER, RECEIVED, Message, header_of
-from django_tasklock.celery.sending import send, was_not_sent
-from django_tasklock.celery.state import state_of
+from django_tasklock.celery.sending import send
+from django_tasklock.celery.state import Duplicate, state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
@@ -107,8 +106,6 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Cancel the reservation of a message that ended before its turn: skipped, rejected, failed (``task_postrun``)."""
     if rate_limit_of(sender) is None:
         return
-    from django_tasklock.celery.exceptions import Duplicate
-
     ended = details.get("retval")
     if peek_reservation(sender.request) is None or isinstance(ended, Duplicate):  # it belongs to the other delivery
         return
@@ -181,13 +178,7 @@ class Turn:
             remaining = max(0.0, self.timeout - (monotonic() - began) - seconds)
             fields["left"] = remaining
         header = reservation_header(fields, message.retries, self.missed)
-        handled = sys.exception()
-        try:
-            send(message.to_signature(countdown=seconds, put_back=None, **{RATE: header}), message.task)
-        except Exception as error:
-            if was_not_sent(error, handled):
-                self.limiter.give_back(fields["token"])
-            raise
+        send(message.to_signature(countdown=seconds, put_back=None, **{RATE: header}), message.task)
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 
@@ -229,8 +220,7 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
     ``calls``: the number of calls without arguments, or the arguments of each: a tuple or list, a dict, or a single
     value. ``sending``: options of ``apply_async``. All are reserved before anything is published, a hundred at a time;
     if the last one would be too far ahead none is, and ``RateLimitExceeded`` is raised. If a call cannot be published,
-    its reservation and all later ones are cancelled. If the connection is lost while a call is published, the broker
-    may have the message, and its reservation counts as used.
+    all later reservations are cancelled; its own counts as used, because the broker may have the message.
     """
     limited = rate_limit_of(task)
     if limited is None:
@@ -268,22 +258,16 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
 def publish(
     task: Any, args: Any, kwargs: Any, limiter: RateLimiter, reservation: Reservation, sending: Mapping[str, Any]
 ) -> AsyncResult[Any]:
-    """Publish one call. Cancel its reservation if such a message is under way already (``unique``), or if this one is
-    certainly not sent.
-    """
+    """Publish one call. Cancel its reservation if it was not used: such a message is under way already (``unique``)."""
     wait, time = reservation.wait, reservation.time.timestamp()
     token = reservation.move()
     header = [reservation_header({"token": token, "time": time})]
-    before, handled = _to_publish.set(header), sys.exception()
-    unused = False
+    before = _to_publish.set(header)
     try:
         return task.apply_async(args, kwargs, **{**sending, "countdown": countdown(task.app, limiter, wait)})  # type: ignore[no-any-return]
-    except Exception as error:
-        unused = was_not_sent(error, handled)
-        raise
     finally:
         _to_publish.reset(before)
-        if header or unused:
+        if header:
             limiter.give_back(token)
 
 

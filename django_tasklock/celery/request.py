@@ -9,7 +9,7 @@ from celery.exceptions import TaskRevokedError
 from celery.worker import request
 from celery.worker.state import reserved_requests, task_ready
 
-from django_tasklock.celery.exceptions import Rejected
+from django_tasklock.celery.state import Rejected
 
 
 class Request(request.Request):

@@ -1,13 +1,12 @@
-"""Sending a message again whose publisher may have chosen another serializer than the task's own, and its failures."""
+"""Sending a message again whose publisher may have chosen another serializer than the task's own."""
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from typing import Any
 
 from celery.canvas import Signature
-from kombu.exceptions import EncodeError, OperationalError
+from kombu.exceptions import EncodeError
 from kombu.serialization import registry  # type: ignore[attr-defined]
 
 
@@ -23,27 +22,6 @@ def send(signature: Signature[Any], task: Any) -> None:
                 continue
             return
         raise
-
-
-def was_not_sent(error: BaseException, handled: BaseException | None) -> bool:
-    """Return whether a message is certainly not in the broker, given the error with which its publication failed: it
-    could not be encoded, or the broker accepted no connection. A connection that is lost may have carried the message.
-
-    ``handled``: the exception that the caller was handling before, if any, which is the context of such an error.
-    """
-    if isinstance(error, EncodeError):
-        return True
-    if not isinstance(error, OperationalError):
-        return False
-    refused, cause = False, error.__cause__
-    while cause is not None and cause is not handled:
-        if isinstance(cause, ConnectionRefusedError | FileNotFoundError | socket.gaierror):
-            refused = True
-        # kombu connects again after a loss, and redis-py connects if its pool is empty (``IndexError``).
-        elif not isinstance(cause, IndexError) and " connecting to " not in str(cause):
-            return False
-        cause = cause.__cause__ or cause.__context__
-    return refused
 
 
 def own_serializer(task: Any) -> str:

@@ -1,10 +1,15 @@
-"""The state of a delivery that is stored on its request, for code that runs later in the same delivery."""
+"""What becomes of a delivery: its state, stored on its request, and the exceptions that end it without a run.
+
+The exceptions tell Celery that a message was not run. Code of a task never sees them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+from celery.exceptions import Ignore
 
 if TYPE_CHECKING:
     from django_tasklock.guards.claim import Claim
@@ -43,3 +48,19 @@ def state_of(request: Any) -> DeliveryState:
     if found is None:
         found = request.__dict__[STATE] = DeliveryState()
     return found  # type: ignore[no-any-return]
+
+
+class Parked(Ignore):
+    """The message was parked, or a newer one has replaced it: its result is not that of this delivery."""
+
+
+class Rejected(Ignore):
+    """The message ended without a run; the worker rejects it in the broker (``request.Request``).
+
+    Not Celery's ``Reject``: with that one the caller waits for the result for ever, or, since Celery 5.7, the task
+    fails with everything that a failure triggers.
+    """
+
+
+class Duplicate(Ignore):
+    """Another delivery of the message runs, ran or will run: this delivery changes nothing, not even its result."""

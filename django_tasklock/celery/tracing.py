@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 from celery import signals as celery_signals
@@ -37,16 +38,18 @@ class Delivery:
 
 def install() -> None:
     """Start tracing messages. Called once."""
-    for signal, receiver in (
-        (celery_signals.before_task_publish, on_publish),
-        (celery_signals.task_prerun, on_prerun),
-        (celery_signals.task_postrun, on_postrun),
-        (signals.message_promoted, on_promoted),
-        (signals.lock_acquired, on_acquired),
-        (signals.lock_released, on_released),
-        (signals.lock_conflict, on_conflict),
-    ):
-        signal.connect(receiver, weak=False, dispatch_uid=f"tasklock.trace.{receiver.__name__}")
+    celery_signals.before_task_publish.connect(on_publish, weak=False, dispatch_uid="tasklock.trace.publish")
+    celery_signals.task_prerun.connect(on_prerun, weak=False, dispatch_uid="tasklock.trace.begin")
+    celery_signals.task_postrun.connect(on_postrun, weak=False, dispatch_uid="tasklock.trace.end")
+    signals.message_promoted.connect(on_promoted, weak=False, dispatch_uid="tasklock.trace.promoted")
+
+
+@cache
+def _listen_to_locks() -> None:
+    """Hear of locks, from the first delivery that has a span. Without a tracer nothing is sent for each lock."""
+    signals.lock_acquired.connect(on_acquired, weak=False, dispatch_uid="tasklock.trace.acquired")
+    signals.lock_released.connect(on_released, weak=False, dispatch_uid="tasklock.trace.released")
+    signals.lock_conflict.connect(on_conflict, weak=False, dispatch_uid="tasklock.trace.conflict")
 
 
 def on_publish(sender: Any = None, headers: Any = None, **details: Any) -> None:
@@ -76,6 +79,7 @@ def on_prerun(sender: Any = None, task_id: Any = None, **details: Any) -> None:
     header = {} if request.is_eager else header_of(request)
     if not header or not _traces():
         return
+    _listen_to_locks()
     origin = None if trace.get_current_span().get_span_context().is_valid else _extract(header)
     known = {"tasklock.try": try_number(request)}
     span = _start("process", sender.name, task_id, known, context=origin, kind=trace.SpanKind.CONSUMER)

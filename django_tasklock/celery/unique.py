@@ -22,11 +22,10 @@ from celery.states import SUCCESS
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.fingerprint import shortened
 from django_tasklock.celery.message import HEADER, Message, header_of, predecessor_request
 from django_tasklock.celery.options import OnceOptions
-from django_tasklock.celery.state import state_of
+from django_tasklock.celery.state import Duplicate, Parked, state_of
 from django_tasklock.conf import UNTIL_RELEASED, get_settings, milliseconds, spans
 from django_tasklock.exceptions import AlreadyPublished, BackendUnavailable
 from django_tasklock.host import Task
@@ -226,6 +225,8 @@ class UniqueLock:
                 )
                 holder = message_json(self.message.task.name, self.message.id)
                 self._hand_over(os.urandom(16).hex(), lifetime, lifetime, holder)
+            elif (lease := self._lease) is not None:
+                _log_outage(lease.name, lambda: lease.backend.release(lease.name, lease.token))
             else:
                 release_unique({"unique": self.unique}, self.message.id)
         state_of(self.message.request).unique_settled = True
@@ -248,7 +249,7 @@ class UniqueLock:
         name = self.unique["name"]
 
         def acquire() -> Grant | Busy:
-            request = AcquireRequest(name, token, ttl_ms, hold_ms, holder, _token(name, self.message.id))
-            return get_backend().acquire(request)
+            before = _token(name, self.message.id) if self._lease is None else self._lease.token
+            return get_backend().acquire(AcquireRequest(name, token, ttl_ms, hold_ms, holder, before))
 
         return _log_outage(name, acquire)

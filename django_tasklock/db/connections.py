@@ -121,7 +121,7 @@ class Scope:
         """
         if self.release:
             _close(connections.all(initialized_only=True))
-        else:
+        elif self.opened:
             here = threading.get_ident()
             _close([connection for connection in self._pooled if self.opened.get(connection) == here])
 

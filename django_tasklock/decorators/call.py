@@ -7,7 +7,7 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
-from django_tasklock.context import ensure_enclosing_held
+from django_tasklock.context import Block, ensure_enclosing_held
 from django_tasklock.db.connections import Scope
 from django_tasklock.db.threads import run_to_end
 from django_tasklock.decorators.rows import GuardedRow
@@ -202,14 +202,13 @@ class Holding:
     def __init__(self, caller: Caller, lease: Lease) -> None:
         self.caller = caller
         self.lease = lease
-        self._block = caller.call.lock.block(lease)
 
     def __enter__(self) -> Lease:
-        self._block.__enter__()
+        self._block = Block(self.caller.call.lock, self.lease)
         return self.lease
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        self._block.__exit__(None, None, None)
+        self._block.leave()
         if not self.lease.inherited:
             self.caller.release(self.lease, error)
 
@@ -217,7 +216,7 @@ class Holding:
         return self.__enter__()
 
     async def __aexit__(self, *how: object) -> None:
-        self._block.__exit__(None, None, None)
+        self._block.leave()
         if not self.lease.inherited:
             await self.caller.arelease(self.lease)
 

@@ -14,10 +14,10 @@ from celery.app.task import Task
 from celery.exceptions import Retry
 
 from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
-from django_tasklock.celery.exceptions import Rejected
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.celery.sending import send
+from django_tasklock.celery.state import Rejected
 from django_tasklock.decorators.call import Call, Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events

@@ -24,9 +24,8 @@ from celery.utils.time import maybe_iso8601
 from django_tasklock import counts
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, send_again
-from django_tasklock.celery.exceptions import Duplicate
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.state import STATE, state_of
+from django_tasklock.celery.state import STATE, Duplicate, state_of
 from django_tasklock.exceptions import BackendUnavailable, CrashLoop, TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import abandoned, alive

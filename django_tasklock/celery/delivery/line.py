@@ -10,7 +10,6 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Earlier, discard
-from django_tasklock.celery.exceptions import Duplicate, Parked
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.queue import order, rows
 from django_tasklock.celery.queue.ending import end_replaced
@@ -18,6 +17,7 @@ from django_tasklock.celery.queue.envelope import seal
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import DOWN, PARKED, Row
 from django_tasklock.celery.rates import cancel_reservation
+from django_tasklock.celery.state import Duplicate, Parked
 from django_tasklock.decorators.call import Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.locks import events
