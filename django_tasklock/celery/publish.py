@@ -23,7 +23,7 @@ from django_tasklock.celery.message import (
     predecessor_request,
     tenant_header,
 )
-from django_tasklock.celery.queue import order
+from django_tasklock.celery.queue import line
 from django_tasklock.celery.rates import RATE, pop_published_reservation
 from django_tasklock.conf import get_settings
 from django_tasklock.db.transactions import open_transactions
@@ -76,9 +76,9 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
         if "number" in before and name == lock_name(task, before, predecessor.args or (), predecessor.kwargs or {}):
             header["number"] = before["number"]  # the next page has the place of the page before
         elif on_conflict == "coalesce" or fields.get("eta"):  # what is not due yet must not delay the others
-            header["number"] = order.next_number()
+            header["number"] = line.next_number()
         else:
-            header["number"] = order.next_number(name, fields["id"] if name else "")
+            header["number"] = line.next_number(name, fields["id"] if name else "")
 
 
 def warn_uncommitted(task: Any, header: Mapping[str, Any]) -> None:

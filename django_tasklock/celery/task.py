@@ -17,7 +17,7 @@ from django_tasklock.celery.definition import body_of, refuse_coroutine
 from django_tasklock.celery.fingerprint import fingerprint_name
 from django_tasklock.celery.message import HEADER, LINE, Message, bind_header, header_of, is_header_for, tenant_header
 from django_tasklock.celery.options import Once, OnceOptions
-from django_tasklock.celery.queue import order
+from django_tasklock.celery.queue import line
 from django_tasklock.celery.rates import on_body_start
 from django_tasklock.celery.state import state_of
 from django_tasklock.celery.unique import UniqueLock, publish_unique
@@ -209,7 +209,7 @@ class OnceTask(_DjangoTask):
             return publish_unique(self, name, chosen, header, task_id, sending, send) if chosen.unique else send()
         except BaseException:
             if chosen.lock.on_conflict == "queue":
-                order.leave(name, task_id)
+                line.leave(name, task_id)
             raise
 
     def apply(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:

@@ -20,7 +20,7 @@ from django_tasklock.celery import rates
 from django_tasklock.celery.definition import bound_arguments, lock_of
 from django_tasklock.celery.delivery.duplicates import free_dead
 from django_tasklock.celery.message import header_of
-from django_tasklock.celery.queue import order, rows
+from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import close_idle
 from django_tasklock.celery.unique import release_unique
@@ -101,7 +101,7 @@ def _clean_up(task: Any, task_id: str, name: str | None, header: dict[str, Any],
         # Otherwise its process is still alive, and releases everything when it ends.
         if name is not None and _free_when_dead(task, task_id, name):
             with no_fork():
-                order.leave(name, task_id)
+                line.leave(name, task_id)
                 rows.remove(task_id)
                 release_unique(header, task_id)
                 promote(name, task.app)

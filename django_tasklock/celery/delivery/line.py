@@ -1,4 +1,4 @@
-"""The order of messages that wait for a lock in the database: ``queue`` and ``coalesce``."""
+"""A message's place among those that wait for its lock in the database: ``queue`` and ``coalesce``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.delivery.defer import defer
 from django_tasklock.celery.delivery.duplicates import Earlier, discard
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.queue import order, rows
+from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.ending import end_replaced
 from django_tasklock.celery.queue.envelope import seal
 from django_tasklock.celery.queue.promoter import promote
@@ -44,7 +44,7 @@ class Line:
     @cached_property
     def number(self) -> int:
         """The sequence number of the message, drawn on arrival if its publisher drew none."""
-        return order.number_of(self.message, self.name if self.on_conflict == "queue" else "")
+        return line.number_of(self.message, self.name if self.on_conflict == "queue" else "")
 
     def check_row(self) -> None:
         """Read the row of a message that was delivered before. Raises ``Duplicate`` if another copy has it."""
@@ -74,7 +74,7 @@ class Line:
             self.earlier.end_if_done()
         except Duplicate:
             if self.on_conflict == "queue":  # it may have drawn a number on arrival, for which others would wait
-                order.leave(self.name, self.message.id)
+                line.leave(self.name, self.message.id)
             raise
 
     def wait_turn(self) -> Skipped | None:
@@ -134,7 +134,7 @@ class Line:
             self._write_row()
         except DOWN as error:
             logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
-            order.leave(self.name, message.id)
+            line.leave(self.name, message.id)
             defer(message, f"lock {self.name!r} is busy")
         try:
             self._end_replaced()
@@ -159,7 +159,7 @@ class Line:
             limit=self.queue_limit,
         )
         if not stored:
-            order.leave(self.name, message.id)
+            line.leave(self.name, message.id)
             text = f"lock {self.name!r}: {self.queue_limit} messages are parked for it, its queue_limit"
             raise TaskLockAcquireError(text, name=self.name)
 
@@ -201,7 +201,7 @@ class Line:
         """Leave the line before the lock is released, so that the next holder finds no position of this message."""
         if self.on_conflict == "queue":
             # A promoted message always promotes the next: a flush may have emptied the store's line, but not the table.
-            self._is_alone = not order.leave(self.name, self.message.id) and not self.message.sent
+            self._is_alone = not line.leave(self.name, self.message.id) and not self.message.sent
 
     def promote_after_release(self) -> None:
         """Promote the next message, after the lock was released, if there may be one."""

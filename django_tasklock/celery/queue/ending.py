@@ -10,7 +10,7 @@ from celery.canvas import Signature, signature as signature_of
 
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery.message import HEADER
-from django_tasklock.celery.queue import order, rows
+from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.envelope import UnusableMessage, check, read, unseal
 from django_tasklock.celery.queue.rows import DEAD, PROMOTED, REPLACED, Row
 from django_tasklock.celery.unique import release_unique
@@ -109,13 +109,13 @@ def _store_skipped(row: Row, name: str, signature: Signature[Any], app: Any) -> 
 
 
 def _leave(row: Row, app: Any) -> Context | None:
-    """Leave the order and release the ``unique`` lock. Return the request for the result backend, if it can be read."""
+    """Leave the line and release the ``unique`` lock. Return the request for the result backend, if it can be read."""
     try:
         name, signature = read(row.message, app)
         _check_row(name, signature, row)
     except UnusableMessage:
         return None
-    order.leave(name, row.task_id)
+    line.leave(name, row.task_id)
     release_unique((signature.options.get("headers") or {}).get(HEADER) or {}, row.task_id)
     return _request_of(row, signature)
 

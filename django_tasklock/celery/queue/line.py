@@ -1,4 +1,4 @@
-"""The order in which messages of one lock were published: sequence numbers, and the messages still to come."""
+"""The line of a lock: its messages that have not ended, by the sequence numbers that they drew at publication."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ logger = logging.getLogger("django_tasklock")
 
 
 def next_number(name: str = "", task_id: str = "") -> int:
-    """Draw a sequence number and join the order, in the lock's store; if it is down, use this machine's clock."""
+    """Draw a sequence number and join the line, in the lock's store; if it is down, use this machine's clock."""
     try:
         return get_backend().next_number(name, task_id)
     except BackendUnavailable as error:
@@ -28,11 +28,11 @@ def number_of(message: Message, name: str = "") -> int:
 
 
 def leave(name: str, task_id: str) -> bool:
-    """Remove the message from its order: it has ended, or is sent another way. Return whether others may wait."""
+    """Remove the message from its line: it has ended, or is sent another way. Return whether others may wait."""
     try:
         return get_backend().leave_order(name, task_id)
     except BackendUnavailable as error:
         logger.warning(
-            "lock %r: %s was not removed from the order, where it stays for a while: %s", name, task_id, error
+            "lock %r: %s was not removed from the line, where it stays for a while: %s", name, task_id, error
         )
         return True
