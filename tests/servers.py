@@ -1,8 +1,8 @@
 """``python -m tests.servers KIND COMMAND...``: run a command beside a server of its own.
 
-``postgres``, ``mariadb`` and ``rabbitmq``, as this machine has them, on a free port of 127.0.0.1, in a directory that is
-gone afterwards, without a password and without care for power cuts. The command finds the address in the variable that
-the tests read: ``python -m tests.servers mariadb make test ARGS="-m database"``. Needs nothing but Python.
+``postgres``, ``mariadb`` and ``rabbitmq``, as this machine has them, on a free port of 127.0.0.1, in a directory that
+is gone afterwards, without a password and without care for power cuts. The command finds the address in the variable
+that the tests read: ``python -m tests.servers mariadb make test ARGS="-m database"``. Needs nothing but Python.
 """
 
 from __future__ import annotations
@@ -148,7 +148,8 @@ def rabbitmq(folder: Path) -> Iterator[str]:
         epmd = [program("epmd"), "-address", "127.0.0.1", "-port", str(names)]
         started.enter_context(running(folder, epmd, names))
         log = started.enter_context(running(folder, [server], port, **settings))
-        print(next(f"On {line.split('Starting ')[1]}" for line in log.read_text().splitlines() if "Starting Rabbit" in line))
+        said = log.read_text().partition("Starting RabbitMQ")[2].splitlines()
+        print(f"On RabbitMQ{said[0] if said else ''}", flush=True)
         yield f"amqp://guest:guest@127.0.0.1:{port}//"
 
 
