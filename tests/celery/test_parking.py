@@ -161,6 +161,16 @@ class TestInBetween:
             courier.run()
             assert result.get(timeout=5)["status"] == "success"
 
+    def test_one_waits_for_one_that_was_published_before_and_has_not_arrived(self, celery_site, courier, holder):
+        first = celery_site.publish("queued_hold", "a")
+        request = courier.take()
+        [second] = parked(celery_site, courier)
+        holder.release()
+        assert not promote(NAME, celery_site.app)
+        request.execute()
+        courier.run()
+        assert [one.task_id for one in celery_site.events("start")] == [first.id, second.id]
+
     def test_the_second_is_not_sent_while_the_first_is_on_its_way(self, celery_site, courier, holder):
         """Nor if nobody asks the store for the order any more: it may have been flushed."""
         parked(celery_site, courier, number=2)
@@ -417,6 +427,12 @@ class TestLimit:
         courier.run()
         courier.run()
         assert [result.state for result in results[-2:]] == ["PENDING", "FAILURE"]
+
+    def test_messages_without_a_queue_limit_count_for_those_with_one(self, celery_site, courier, holder):
+        parked(celery_site, courier, 3)
+        result = celery_site.publish("short_queue", "a")
+        courier.run()
+        assert result.state == "FAILURE"
 
     @pytest.mark.database
     @pytest.mark.django_db(transaction=True)
