@@ -175,6 +175,7 @@ def test_a_short_one(site: Site) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_long_one(site: Site) -> None:
     delays = fight(site, KILLS, longest=20.0)
     if "TASKLOCK_TEST_KILLS" in os.environ:  # nothing beside it: how soon is then ours to say

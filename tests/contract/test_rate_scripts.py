@@ -71,6 +71,7 @@ class ComparedSimulation(Simulation):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(limiter=terms(), steps=random_steps())
 def test_they_agree(stranger, store, limiter, steps):

@@ -136,6 +136,7 @@ def test_a_lease_taken_as_the_thread_ends_is_renewed(crew: Crew, name: str) -> N
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ten_thousand_locks_one_thread_and_bounded_memory(crew: Crew, store: Store, trips: Trips, name: str) -> None:
     """Gold standard 8.13."""
     number, lease = 10_000, 15.0

@@ -59,6 +59,7 @@ def test_the_fixture_and_the_marker(project: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_in_parallel_and_in_any_distribution(project: Path) -> None:
     for how in ("worksteal", "loadscope"):
         said = run_pytest(project, "-n", "2", "--dist", how)
