@@ -11,7 +11,7 @@ from django_tasklock import TaskLock
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from tests.support.guards import GUARD, states
 from tests.support.stores import eventually
-from tests.support.twins import TWINS, conflict, listening, token_in
+from tests.support.twins import conflict, listening, token_in
 from tests.support.workers import Crew, Trips, Worker
 from tests.testapp.models import Video
 
@@ -44,10 +44,7 @@ def waits(worker: Worker, store: Store, name: str, way: str = "sync") -> Worker:
     return worker
 
 
-@TWINS
-def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
-    crew: Crew, store: Store, trips: Trips, name: str, way: str
-) -> None:
+def test_a_waiter_wakes_when_the_dead_holders_lease_ends(crew: Crew, store: Store, trips: Trips, name: str) -> None:
     holder, waiter = crew.hire_many(2)
     holder.do(f"lock = TaskLock({name!r}, lease=3)\nassert lock.acquire()")
     waiter.do("""
@@ -58,7 +55,7 @@ def test_a_waiter_wakes_when_the_dead_holders_lease_ends(
             return naps[-1][0]
         Schedule.after_busy = noted
     """)
-    waits(waiter, store, name, way)
+    waits(waiter, store, name)
     holder.kill()
     with trips:
         began = time.monotonic()
@@ -157,15 +154,12 @@ def test_a_stopped_waiter_holds_the_others_back_for_a_claim_at_most(
     assert stopped.do("lock.token") == token_in(store, name)
 
 
-@TWINS
-def test_a_lock_that_was_handed_to_a_waiter_who_dies_is_soon_free(
-    crew: Crew, store: Store, name: str, way: str
-) -> None:
+def test_a_lock_that_was_handed_to_a_waiter_who_dies_is_soon_free(crew: Crew, store: Store, name: str) -> None:
     """It is killed before its heartbeat made a whole lease of the short one: not 60 s, as it had asked for."""
     lock = TaskLock(name)
     assert lock.acquire()
     first = crew.hire("from django_tasklock.locks.heartbeat import Heartbeat\nHeartbeat.follow = lambda *args: None")
-    waits(first, store, name, way)
+    waits(first, store, name)
     lock.release()
     first.done()
     first.kill()

@@ -62,18 +62,17 @@ def test_ahead_of_the_clock_it_counts_one_by_one(server: RedisServer, private: r
     assert others == [first + step for step in range(1, 200)]
 
 
-@TWINS
-def test_it_is_the_same_everywhere(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+def test_it_is_the_same_everywhere(server: RedisServer, private: redis.Redis, name: str) -> None:
     """On the lock, in the key, in the answer to "who has it" and to a second asking with the same token."""
     lock = TaskLock(name)
-    call(way, lock, "acquire")
+    lock.acquire()
     assert json.loads(private.get(f"task_lock:{name}"))["fence"] == lock.fence
     assert lock.info().fence == lock.fence
     assert granted(get_backend().acquire(an_ask(name, lock.token))).fence == lock.fence
     before = lock.fence
-    assert call(way, lock, "extend") is True
+    assert lock.extend()
     assert lock.fence == before == lock.info().fence
-    call(way, lock, "release")
+    lock.release()
 
 
 def lapse(name: str, store: redis.Redis, server: RedisServer) -> None:
@@ -116,19 +115,18 @@ def crash(name: str, store: redis.Redis, server: RedisServer) -> None:
 EVENTS = [lapse, force, delete, flush, evict_counter, set_counter_back, restore_a_snapshot, crash]
 
 
-@TWINS
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: event.__name__)
 def test_it_grows_whatever_ends_the_lock(
-    server: RedisServer, private: redis.Redis, name: str, way: str, event: Callable[..., None]
+    server: RedisServer, private: redis.Redis, name: str, event: Callable[..., None]
 ) -> None:
     """Gold standard 8.39: the counter must not start again with the data."""
     fences = []
     for _ in range(3):
         lock = TaskLock(name, lease=None, timeout=60)
-        assert call(way, lock, "acquire") is True
+        assert lock.acquire()
         fences.append(lock.fence)
         event(name, private, server)
-        assert not call(way, lock, "release")
+        assert not lock.release()
     assert grows(fences)
 
 
@@ -154,58 +152,40 @@ def test_flushes_in_quick_succession(server: RedisServer, private: redis.Redis, 
     assert grows(fences)
 
 
-@TWINS
-def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name: str, way: str) -> None:
+def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name: str) -> None:
     """Also where the lock is handed over by the release, from waiter to waiter."""
     first = TaskLock(name)
-    assert call(way, first, "acquire") is True
+    assert first.acquire()
     fences = [first.fence]
 
     def wait() -> None:
         lock = TaskLock(name)
-        assert call(way, lock, "acquire", blocking_timeout=30) is True
+        assert lock.acquire(blocking_timeout=30)
         assert lock.info().fence == lock.fence
         fences.append(lock.fence)
-        assert call(way, lock, "release")
+        assert lock.release()
 
     with ThreadPoolExecutor(4) as pool:
         waiters = []
         for place in range(1, 5):
             waiters.append(pool.submit(wait))
             eventually(lambda place=place: private.zcard(f"task_lock#queue:{name}") == place)
-        assert call(way, first, "release")
+        assert first.release()
         for waiter in waiters:
             waiter.result(30)
     assert len(fences) == 5
     assert grows(fences)
 
 
-@TWINS
-def test_a_stale_holder_keeps_its_own_fence(
-    server: RedisServer, private: redis.Redis, another: Any, name: str, way: str
-) -> None:
+def test_a_stale_holder_keeps_its_own_fence(server: RedisServer, private: redis.Redis, another: Any, name: str) -> None:
     """Gold standard 8.39: after the take-over the old holder's number is still the old one."""
     stale = TaskLock(name, lease=None, timeout=60)
-    assert call(way, stale, "acquire") is True
+    assert stale.acquire()
     own = stale.fence
     end_lease(stale)
     newer = granted(another(server.url).acquire(an_ask(name)))
     assert stale.fence == own < newer.fence
-    assert not call(way, stale, "release")
+    assert not stale.release()
     with pytest.raises(TaskLockError, match="acquire"):
         _ = stale.fence
     assert get_backend().get(name).fence == newer.fence
-
-
-def test_nested_holders_have_one(server: RedisServer, name: str) -> None:
-    lock = TaskLock(name, reentrant=True)
-    with lock:
-        outer = lock.fence
-        with lock:
-            assert lock.fence == outer
-        assert lock.fence == outer
-
-
-def test_names_have_one_order(server: RedisServer, name: str) -> None:
-    """One counter serves all names, so a fence also orders holders of different ones."""
-    assert grows([next_fence("sync", f"{name}:{index % 3}") for index in range(9)])

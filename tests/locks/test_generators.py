@@ -20,8 +20,6 @@ from tests.support.stores import stores
 
 KINDS = {
     "lock": lambda: TaskLock("stream"),
-    "re-entrant lock": lambda: TaskLock("stream", reentrant=True),
-    "several names": lambda: TaskLock("stream", "other"),
     "permit": lambda: ConcurrencyLimiter("stream", 3),
 }
 
@@ -128,16 +126,6 @@ class TestAsync:
         assert failed == []
         assert used(lock) == 0
 
-    def test_nested_ones_closed_by_another_task(self, limiter):
-        async def main() -> None:
-            rows = astream(limiter, depth=3)
-            await in_task(anext(rows))
-            assert used(limiter) == 1
-            await rows.aclose()
-
-        asyncio.run(main())
-        assert used(limiter) == 0
-
     def test_each_of_several_closes_its_own(self, limiter):
         async def step(rows: AsyncIterator[int]) -> str:
             await anext(rows)
@@ -165,34 +153,6 @@ class TestAsync:
                 assert limiter.token == mine
                 assert current_limiter() is limiter
                 await limiter.aensure_held()
-
-        asyncio.run(main())
-        assert used(limiter) == 0
-
-    def test_the_permits_of_others_stay(self, limiter):
-        async def main() -> None:
-            rows, opened, entered, ended = astream(limiter), asyncio.Event(), asyncio.Event(), asyncio.Event()
-
-            async def opener() -> None:
-                await anext(rows)
-                opened.set()
-                await ended.wait()
-                assert not limiter.taken
-
-            async def worker() -> None:
-                async with limiter:
-                    entered.set()
-                    await ended.wait()
-                    await limiter.aensure_held()
-
-            tasks = [asyncio.create_task(opener())]
-            await opened.wait()
-            tasks.append(asyncio.create_task(worker()))
-            await entered.wait()
-            await rows.aclose()
-            assert used(limiter) == 1
-            ended.set()
-            await asyncio.gather(*tasks)
 
         asyncio.run(main())
         assert used(limiter) == 0

@@ -60,17 +60,6 @@ class TestKnown:
         process.wait()
         assert alive(holder) is False
 
-    def test_a_process_that_ends_while_it_is_looked_at(self, other, monkeypatch):
-        """It is there, and when what is known of it is read it has gone."""
-        process, holder = other
-
-        def state(pid):
-            process.kill()
-            process.wait()
-
-        monkeypatch.setattr(holders, "_state", state)
-        assert alive(holder) is False
-
     def test_a_stopped_process_lives(self, other):
         process, holder = other
         process.send_signal(signal.SIGSTOP)

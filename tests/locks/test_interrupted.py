@@ -12,7 +12,6 @@ import pytest
 import redis
 
 from django_tasklock import (
-    ConcurrencyLimiter,
     TaskLock,
     acquire_task_lock,
     current_limiter,
@@ -59,11 +58,6 @@ def decorated(name: str) -> None:
     task_lock(lambda: name)(lambda: None)()
 
 
-def permit(name: str) -> None:
-    with ConcurrencyLimiter(name, 1):
-        pass
-
-
 def retaken(name: str) -> None:
     lock = TaskLock(name, reentrant=True)
     with lock:
@@ -77,7 +71,7 @@ def retaken(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # sockets, and generators that end
-@pytest.mark.parametrize("what", [context, functions, decorated, permit, retaken])
+@pytest.mark.parametrize("what", [context, functions, decorated, retaken])
 def test_struck_anywhere_nothing_is_renewed(settings: Any, name: str, what: Any) -> None:
     """Everywhere once. What nobody has ends with its lease: the heartbeat would renew it for an hour."""
     settings.TASKLOCK = setting("redis")

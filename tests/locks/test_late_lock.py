@@ -18,7 +18,7 @@ from tests.support.guards import GUARD
 from tests.support.proxy import Proxy
 from tests.support.public import Received
 from tests.support.stores import an_ask, eventually, granted, new_token
-from tests.support.twins import TWINS, call, token_in
+from tests.support.twins import token_in
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures"]
@@ -34,13 +34,10 @@ def down(proxy: Proxy, configure: Any) -> Iterator[Proxy]:
     proxy.heal()
 
 
-@TWINS
-def test_it_is_a_lock_like_any_other_once_the_store_is_back(
-    down: Proxy, store: redis.Redis, name: str, way: str
-) -> None:
+def test_it_is_a_lock_like_any_other_once_the_store_is_back(down: Proxy, store: redis.Redis, name: str) -> None:
     lock = TaskLock(name, timeout=60, lease=3, on_unavailable="run")
     began = time.monotonic()
-    assert call(way, lock, "acquire") is True
+    assert lock.acquire()
     assert not lock.held
     assert lock.fence == 0
     down.heal()
@@ -51,7 +48,7 @@ def test_it_is_a_lock_like_any_other_once_the_store_is_back(
     assert 60_000 - 1000 * waited - 1500 <= 1000 * lock.time_left <= 60_000  # counted from when it was asked for
     store.pexpire(f"task_lock:{name}", 2000)
     eventually(lambda: store.pttl(f"task_lock:{name}") > 2000)  # renewed
-    assert call(way, lock, "release") is Released.RELEASED
+    assert lock.release() is Released.RELEASED
     assert not store.exists(f"task_lock:{name}")
 
 

@@ -1,15 +1,13 @@
-"""``timeout=None``: where there is a lease a lock is held until it is released. And who needs it."""
+"""``timeout=None``: where there is a lease a lock is held until it is released."""
 
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterator
 from io import StringIO
 from typing import Any
 
 import pytest
-from celery import Celery, _state
 from django.core.management import call_command
 
 from django_tasklock import (
@@ -25,9 +23,6 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
-from django_tasklock.celery import OnceTask
-from django_tasklock.checks import tasks as checks_of_tasks
-from django_tasklock.checks.tasks import check_visibility
 from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import OnceApp, once_app
 
@@ -44,10 +39,6 @@ def _locks_in_memory(settings: Any) -> None:
 def app() -> Iterator[OnceApp]:
     with once_app() as made:
         yield made
-
-
-def body() -> None:
-    """Of tasks that nobody runs."""
 
 
 def left() -> tuple[bool, float | None]:
@@ -87,10 +78,6 @@ class TestOfALock:
         assert info is not None
         assert info.time_left <= 3600
         assert release_task_lock("a")
-
-    def test_a_permit(self):
-        with ConcurrencyLimiter("a", 2, timeout=None) as permit:
-            assert permit.held
 
     @pytest.mark.redis
     @pytest.mark.database
@@ -166,47 +153,3 @@ class TestOfATask:
         task.delay()
         [record] = get_backend().records()
         assert record.until - record.at <= 3_610_000
-
-
-class TestTheCheck:
-    @pytest.fixture
-    def current(self, monkeypatch: pytest.MonkeyPatch, settings: Any) -> Iterator[Celery]:
-        settings.TASKLOCK = {**settings.TASKLOCK, "MESSAGE_LEASE": None}
-        monkeypatch.setattr(checks_of_tasks, "import_task_modules", tuple)
-        before = _state._tls.current_app
-        made = Celery("tests.visibility", broker="redis://h/0", set_as_current=True)
-        with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "Task name .* is already registered")  # other tests share theirs
-            made.finalize()
-        yield made
-        _state._set_current_app(before)
-        made.close()
-
-    def test_it_names_them(self, current, monkeypatch):
-        """The default timeout is an hour, and so is the visibility timeout of kombu's Redis."""
-        late = {"acks_late": True, "shared": False}
-        current.task(name="usual", base=OnceTask, **late)(body)
-        current.task(name="longer", base=OnceTask, timeout=7200, **late)(body)
-        current.task(name="shorter", base=OnceTask, timeout=600, **late)(body)
-        current.task(name="endless", base=OnceTask, timeout=None, **late)(body)
-        current.task(name="early", base=OnceTask, acks_late=False, shared=False)(body)
-        current.task(name="plain", **late)(body)
-        current.task(name="decorated", **late)(task_lock("a")(body))
-        current.task(name="decorated endless", **late)(task_lock("b", timeout=None)(body))
-        monkeypatch.setattr(checks_of_tasks, "MAX_NAMES", 1000)
-        [warning] = check_visibility()
-        assert warning.id == "tasklock.W018"
-        assert "after 3600 s" in warning.msg
-        names = warning.msg.partition("or longer: ")[2].partition(". A body")[0].split(", ")
-        assert [name for name in names if "." not in name] == [
-            "decorated",
-            "longer",
-            "usual",
-        ]  # the rest is other tests'
-        current.conf.broker_transport_options = {"visibility_timeout": 10801}
-        assert check_visibility() == []
-
-    def test_where_nothing_is_delivered_again(self, current):
-        current.conf.broker_url = "amqp://h"
-        current.task(name="usual", base=OnceTask, acks_late=True, shared=False)(body)
-        assert check_visibility() == []

@@ -65,10 +65,6 @@ class TestTheLine:
         assert keeper.count_before(NAME, second) == 0
         assert keeper.leave_order(NAME, "b") is False
 
-    def test_lines_of_other_names_are_other_lines(self, keeper):
-        keeper.next_number("video:1", "a")
-        assert keeper.count_before(NAME, keeper.next_number(NAME, "b")) == 0
-
     def test_a_message_that_does_not_arrive_can_be_forgotten(self, keeper):
         keeper.next_number(NAME, "lost")
         mine = keeper.next_number(NAME, "b")

@@ -16,18 +16,15 @@ import redis
 
 from django_tasklock import (
     BackendUnavailable,
-    ConcurrencyLimiter,
     RateLimiter,
     TaskLock,
     get_lock_info,
-    is_task_locked,
     signals,
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Released, Renewal, RenewalResult
-from tests.support import environment
-from tests.support.proxy import Proxy, Request, command
+from tests.support.proxy import Proxy, Request
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import TWINS, call, conflict, listening, token_in
@@ -123,33 +120,6 @@ class TestAFullServer:
         assert call(way, lock, "release") is Released.RELEASED
 
     @TWINS
-    def test_waiters_keep_their_order(
-        self, full: redis.Redis, another: Any, redis_server: RedisServer, name: str, way: str
-    ) -> None:
-        stranger, token = another(redis_server.url), new_token()
-        granted(stranger.acquire(an_ask(name, token)))
-        self.fill(full)
-        lock = TaskLock(name)
-        with ThreadPoolExecutor(1) as pool:
-            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=30)
-            eventually(lambda: full.zcard(f"task_lock#queue:{name}") == 1)
-            assert stranger.release(name, token) is Released.RELEASED
-            assert token_in(full, name) != token
-            assert taken.result(10) is True
-            assert pool.submit(call, way, lock, "release").result(10) is Released.RELEASED
-
-    def test_permits_go_on(self, full: redis.Redis, another: Any, redis_server: RedisServer, name: str) -> None:
-        self.fill(full)
-        limiter = ConcurrencyLimiter(name, 1, blocking=False)
-        assert limiter.acquire() is True
-        assert limiter.held
-        other = another(redis_server.url).permits
-        assert other.acquire(an_ask(name)._replace(limit=1)).record is not None
-        assert get_backend().permits.renew([Renewal(name, limiter.token, 60_000)]) == [RenewalResult.RENEWED]
-        assert limiter.extend(60) is True
-        assert limiter.release() is Released.RELEASED
-
-    @TWINS
     def test_limits_go_on(self, full: redis.Redis, name: str, way: str) -> None:
         """They hold no more than what was let through, and end by themselves."""
         before = RateLimiter(f"{name}:before", "3/h", adaptive=True)
@@ -192,12 +162,6 @@ class TestAnAnswerThatIsNone:
         assert call(way, lock, "acquire") is True
         assert not lock.held
         call(way, lock, "release")
-
-    @TWINS
-    def test_a_key_of_another_type(self, proxy: Proxy, store: redis.Redis, name: str, way: str) -> None:
-        store.rpush(f"task_lock:{name}", "something else")
-        with pytest.raises(BackendUnavailable, match="KEY_PREFIX"):
-            call(way, TaskLock(name, on_unavailable="run"), "acquire")
 
     @TWINS
     def test_no_room_for_a_connection(self, configure: Any, redis_server: RedisServer, name: str, way: str) -> None:
@@ -264,24 +228,6 @@ class TestACacheOnRedis:
         assert lock.acquire() is True
         assert not lock.held
         lock.release()
-
-    def test_no_room_for_a_connection(self, through: Any, redis_server: RedisServer, name: str) -> None:
-        through(redis_server.url)
-        with (
-            no_more_clients(redis_server),
-            pytest.raises(BackendUnavailable, match="refused.*max number of clients") as caught,
-        ):
-            TaskLock(name, on_unavailable="run").acquire()
-        assert caught.value.down is False
-
-    def test_no_file_left(self, through: Any, name: str) -> None:
-        through(os.environ[environment.REDIS])
-        is_task_locked(name)  # what is imported then is read from files
-        through(os.environ[environment.REDIS])  # on a connection that is yet to be made
-        get_backend()
-        with no_more_files(), pytest.raises(BackendUnavailable, match="could not be asked.*Too many open") as caught:
-            TaskLock(name, on_unavailable="run").acquire()
-        assert caught.value.down is False
 
 
 @contextlib.contextmanager
@@ -353,21 +299,3 @@ class TestSomebodyWhoWaits:
             assert refused.result(10).__cause__ is None, "busy, not unavailable"
         assert not lock.taken
         assert token_in(store, name) == token
-
-    @TWINS
-    def test_that_cannot_listen_looks(
-        self, proxy: Proxy, store: redis.Redis, stranger: RedisBackend, name: str, way: str
-    ) -> None:
-        """No second connection to be had (``maxclients``, EMFILE)."""
-        token = new_token()
-        granted(stranger.acquire(an_ask(name, token)))
-        deaf = proxy.fault(command(b"SUBSCRIBE"), times=-1, unsent=True)
-        lock = TaskLock(name, on_unavailable="run")
-        with ThreadPoolExecutor(1) as pool:
-            taken = pool.submit(call, way, lock, "acquire", blocking_timeout=60)
-            eventually(lambda: len(deaf.met) > 2 or taken.done())
-            assert not taken.done()
-            stranger.release(name, token)
-            assert taken.result(10) is True
-            assert lock.held
-            pool.submit(call, way, lock, "release").result(10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.locks.heartbeat import FAILING, Heartbeat
 from django_tasklock.locks.lease import Lease
-from django_tasklock.types import Renewal, RenewalResult
+from django_tasklock.types import Grant, Renewal, RenewalResult
 from tests.support.proxy import Proxy, Request, scripts
 from tests.support.stores import an_ask, granted
 
@@ -172,3 +173,44 @@ def test_a_lease_of_which_the_store_says_nothing_is_asked_for_again_until_its_de
     assert asked.count(unknown.name) > 10
     assert unknown.lost == "it could not be renewed in time"
     assert not known.lost
+
+
+def test_each_is_renewed_at_a_third_of_its_lease(name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or up to a tenth earlier, to share a request with others."""
+    backend, beat = get_backend(), Still()
+    (early,) = take(backend, beat, f"{name}:early", 1, clock.now - 3)
+    (late,) = take(backend, beat, f"{name}:late", 1, clock.now)
+    renew, times = backend.renew, [clock.now - 3]
+
+    def noted(batch: list[Renewal]) -> list[RenewalResult]:
+        times.append(clock.now)
+        assert {item.name for item in batch} == {early.name, late.name}
+        return list(renew(batch))
+
+    monkeypatch.setattr(backend, "renew", noted)
+    for _ in range(5):
+        clock.now = beat.beat()
+    assert [after - before for before, after in pairwise(times)] == [LEASE / 3000] * 4
+
+
+def test_an_extension_made_while_the_last_renewal_is_on_its_way_counts(
+    name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The renewal was sent for what was left of the old timeout, and is answered after the extension."""
+    backend, beat = get_backend(), Still()
+    (lease,) = take(backend, beat, name, 1, clock.now)
+    lease.until = clock.now + 70
+    renew, shortest = backend.renew, [LEASE]
+
+    def extended_meanwhile(batch: list[Renewal]) -> list[RenewalResult]:
+        if batch[0].ttl < shortest[0]:
+            shortest[0] = batch[0].ttl
+            lease.granted(Grant(1, LEASE), clock.now, 3_600_000)
+        return list(renew(batch))
+
+    monkeypatch.setattr(backend, "renew", extended_meanwhile)
+    ends = clock.now + 300
+    while clock.now < ends:
+        clock.now = beat.beat()
+    assert shortest[0] < LEASE
+    assert not lease.lost

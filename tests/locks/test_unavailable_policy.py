@@ -158,14 +158,6 @@ def test_decorator_policy_skip(down: Proxy, told: Told, name: str, way: str) -> 
     assert told == [(name, "skip")]
 
 
-@TWINS
-@pytest.mark.parametrize("on_conflict", ["raise", "wait"])
-def test_decorator_policy_skip_where_a_conflict_raises(down: Proxy, name: str, way: str, on_conflict: str) -> None:
-    with pytest.raises(TaskLockAcquireError) as caught:
-        decorated(way, name, on_unavailable="skip", on_conflict=on_conflict)()
-    assert isinstance(caught.value.__cause__, BackendUnavailable)
-
-
 def within(way: str, context: task_lock_context) -> bool:
     """What the context manager yields."""
     if way == "sync":
