@@ -111,7 +111,7 @@ class TestInOneProcess:
 
     def test_below_whoever_traces_celery(self, app: OnceApp, spans: InMemorySpanExporter) -> None:
         """Their span is nearer."""
-        app.task(key="a", name="traced.task").delay()
+        app.task(key="traced by nobody", name="traced.task").delay()
         with tracer().start_as_current_span("theirs"):
             app.run()
         _, theirs, process = named(spans, "create traced.task", "theirs", "process traced.task")
@@ -121,7 +121,7 @@ class TestInOneProcess:
     def test_what_a_publisher_without_traces_or_with_strange_ones_sends(
         self, app: OnceApp, spans: InMemorySpanExporter, brought: Any
     ) -> None:
-        app.task(key="a", name="traced.task").delay()
+        app.task(key="traced by nobody", name="traced.task").delay()
         message = app.take()
         message.headers["tasklock"]["trace"] = brought
         if brought is None:
@@ -146,7 +146,7 @@ class TestInOneProcess:
 class TestWhereNobodyTraces:
     def test_the_api_alone_adds_nothing(self, app: OnceApp) -> None:
         """Imported by some library, and no provider."""
-        app.task(key="a", name="traced.task").delay()
+        app.task(key="traced by nobody", name="traced.task").delay()
         message = app.take()
         assert "trace" not in message.headers["tasklock"]
         assert app.run(message) == ("SUCCESS", "ran")
@@ -161,7 +161,7 @@ import django
 django.setup()
 from tests.support.once_app import once_app
 with once_app() as app:
-    app.task(key="a", name="traced.task").delay()
+    app.task(key="traced by nobody", name="traced.task").delay()
     message = app.take()
     print("trace" in message.headers["tasklock"], app.run(message)[0])
     print("django_tasklock.celery.tracing" in sys.modules)
