@@ -64,7 +64,3 @@ class Worker:
         line = self.process.stdout.readline()
         assert line, self._example.log("worker.log")
         return json.loads(line)
-
-    def kill(self) -> None:
-        """``kill -9``."""
-        self._example.end(self.process)

@@ -18,8 +18,7 @@ from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import AuditEntry, ParkedMessage, SweepEntry
 from django_tasklock.operations.sweep import stream
 from django_tasklock.types import AcquireRequest, fingerprint
-from tests.support.admin_fixtures import PERMISSIONS
-from tests.support.admin_pages import page_of, token_of
+from tests.support.admin_pages import PERMISSIONS, page_of, token_of
 from tests.support.sweeping import dead_holder, hold
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -105,7 +104,7 @@ def gone(name: str) -> Callable[[], bool]:
 
 
 def limiter() -> RateLimiter:
-    return RateLimiter(LIMIT, "1/m", "100/d")
+    return RateLimiter(LIMIT, "9/h", "100/d")
 
 
 PARKED = ("view_parkedmessage", "change_parkedmessage")
@@ -132,9 +131,9 @@ ACTS = [
 def world(take, monkeypatch: pytest.MonkeyPatch) -> None:
     """Locks, a limit and its member, a message, an entry of the audit trail, a run of the sweep."""
     monkeypatch.setattr(stream, "sleep", lambda pause: None)
-    take(NAME)
-    take(OTHER)
-    hold(DEAD, dead_holder())
+    take(NAME, ttl=600_000)
+    take(OTHER, ttl=600_000)
+    hold(DEAD, dead_holder(), ttl=600_000)
     limiter().reserve()
     get_backend().permits.acquire(AcquireRequest(LIMIT, TOKEN, 60_000, 3_600_000, '{"limit":3}', limit=3))
     now = int(time.time() * 1000)

@@ -14,9 +14,9 @@ from django.test import Client
 
 from django_tasklock import StateGuard, current_claim, model_lock, operations
 from django_tasklock.backends import get_backend
-from django_tasklock.exceptions import BackendUnavailable, StaleClaim, TaskLockError
+from django_tasklock.exceptions import BackendUnavailable, StaleClaim
 from django_tasklock.guards.guard import registered
-from django_tasklock.operations import Result, acts
+from django_tasklock.operations import acts
 from tests.support.admin_pages import LIST, acts_on, page_of
 from tests.support.guards import elsewhere, only_guards
 from tests.testapp.models import Video
@@ -89,29 +89,6 @@ def test_without_the_fingerprint_no_lock_is_released(operator: Client, take, dat
     assert not record.asked
 
 
-def test_it_was_given_back_meanwhile(operator: Client, take) -> None:
-    """Nothing to do, and so it is said."""
-    known = take("a", "t")
-    get_backend().remove("a", "t")
-    [(level, text)] = said(acts_on(operator, "a", fingerprint=known))
-    assert level == "warning"
-    assert "is free already" in text
-    page = operator.get(page_of("a", "release"))
-    assert page.status_code == 200
-    assert 'id="tasklock-back"' in page.text
-    assert "<form" not in page.text.split('id="content-main"')[1]
-
-
-def test_asking(operator: Client, take) -> None:
-    """A note on the lock, which stays with its holder; the page says since when."""
-    known = take("a")
-    answer = operator.post(page_of("a", "ask"), {"fingerprint": known, "reason": "deploy"})
-    assert said(answer)[0][0] == "success"
-    assert get_backend().get("a").asked
-    assert "asked to give it back" in operator.get(LIST).text
-    assert [(act.action, act.reason) for act in acts("a")] == [("ask", "deploy")]
-
-
 # Guarded rows
 
 GUARD = StateGuard(field="status", claim_from=["uploading", "processing"], claim_as="processing", failed="failed")
@@ -156,23 +133,6 @@ def test_a_guarded_row_is_fenced_and_left_as_chosen(operator: Client, locks: Non
         process(row.pk, during)
     row.refresh_from_db()
     assert (row.status, row.progress, row.lock_token) == ("failed", 0, "")
-
-
-def test_a_state_that_is_none_is_refused_before_anything_is_done(operator: Client, locks: None) -> None:
-    """The form's own choices only."""
-    row = Video.objects.create()
-
-    def during() -> None:
-        name = f"admin:video:{row.pk}"
-        shown = elsewhere(lambda: operator.get(page_of(name))).context["lock"].info.fingerprint
-        answer = elsewhere(lambda: acts_on(operator, name, fingerprint=shown, row_state="ready"))
-        assert answer.status_code == 200
-        assert 'class="errorlist"' in answer.text
-        assert get_backend().get(name) is not None
-
-    process(row.pk, during)
-    row.refresh_from_db()
-    assert row.progress == 50
 
 
 def test_requests_in_transactions(operator: Client, locks: None) -> None:
@@ -246,19 +206,3 @@ def test_the_way_back_leads_nowhere_else(operator: Client, take) -> None:
     """Whatever the form carries, the answer leads to our own list."""
     data = {"lock": f"{take('a')} a", "confirm": "yes", "reason": "x", "next": "//evil.example", "q": "//evil.example"}
     assert operator.post(f"{LIST}release/", data)["Location"].startswith(f"{LIST}?q=%2F%2Fevil")
-
-
-def test_what_operations_refuse_is_said(operator: Client, take, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The states of a row may be others in the process that answers."""
-    known = take("a")
-
-    def refuse(name: str, **options: Any) -> Result:
-        raise TaskLockError("row_state must be another")
-
-    monkeypatch.setattr(operations, "release_lock", refuse)
-    for answer in (
-        acts_on(operator, "a", fingerprint=known),
-        operator.post(f"{LIST}release/", {"lock": f"{known} a", "confirm": "yes", "reason": "x"}),
-    ):
-        assert answer.status_code == 302
-        assert said(answer)[-1] == ("error", "Nothing was done: row_state must be another")

@@ -74,19 +74,6 @@ def test_every_filter_narrows(auditor: Client) -> None:
     assert shown(auditor, q="nobody") == []
 
 
-def test_pages_follow_each_other(auditor: Client, django_assert_max_num_queries: Any) -> None:
-    """Each entry once, also those that are equally old."""
-    now = timezone.now()
-    AuditEntry.objects.bulk_create(
-        AuditEntry(at=now, actor="a", action="release", key="", name=f"n{number}") for number in range(210)
-    )
-    seen: list[str] = []
-    for page in (1, 2, 3):
-        with django_assert_max_num_queries(10):
-            seen += shown(auditor, p=page)
-    assert seen == [f"n{number}" for number in reversed(range(210))]
-
-
 def test_a_file(auditor: Client, django_assert_max_num_queries: Any) -> None:
     """All that is listed; formulas of spreadsheets are made harmless."""
     now = timezone.now()

@@ -7,12 +7,10 @@ from html import unescape
 from typing import Any
 
 import pytest
-from django.contrib.admin.models import LogEntry
 from django.contrib.admin.utils import quote
 from django.test import Client
 
 from django_tasklock import RateLimiter
-from django_tasklock.admin import RateLimitAdmin
 from django_tasklock.backends import get_backend
 from django_tasklock.operations.limits.permits import get_permits
 from django_tasklock.types import AcquireRequest, fingerprint
@@ -99,15 +97,6 @@ class TestPages:
             assert part in text, part
         assert TOKEN not in actor.get(PAGES["page"]).text
 
-    def test_a_pause_and_a_lowered_limit(self, actor: Client, busy: RateLimiter) -> None:
-        busy.penalize(3000)
-        busy.adjust(0.5)
-        assert re.search(r"‖ paused until \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", words(actor.get(LIST).text))
-        text = words(actor.get(PAGES["page"]).text)
-        assert "The remote service asked for a pause: no call starts for 49 min" in text
-        assert "Only 50 % of its limit is in force" in text
-        assert "Paused until" in text
-
     def test_tenants(self, actor: Client) -> None:
         limiter = RateLimiter("openai", "100/m", tenants="2/m")
         limiter.tenant("acme").acquire()
@@ -119,31 +108,6 @@ class TestPages:
         assert "2/m 1 of 2" in words(page)
         tenant = actor.get(page_of("openai:tenant:acme")).text
         assert f'href="{page_of("openai")}">openai</a>' in tenant
-
-    def test_an_unknown_limiter_has_no_page_and_no_actions(self, actor: Client) -> None:
-        assert "No rate limit of this name is known" in words(actor.get(PAGES["free"]).text)
-        for page in ("reset", "limit", "release"):
-            assert 'id="tasklock-back"' in actor.get(page_of("nobody knows it", page)).text
-            answer = actor.post(page_of("nobody knows it", page), WELL_FORMED, follow=True)
-            assert "Nothing was done" in words(answer.text)
-        assert actor.get(page_of("x" * 201)).status_code == 404
-
-    def test_search_and_pages(self, actor: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Following the links visits each limit once."""
-        monkeypatch.setattr(RateLimitAdmin, "list_per_page", 2)
-        for number in range(5):
-            RateLimiter(f"a:{number}", "5/m").reserve()
-        RateLimiter("b", "5/m").reserve()
-        seen: list[str] = []
-        url: str | None = "?q=A:"
-        while url:
-            page = actor.get(LIST + url)
-            seen += re.findall(r'<th role="rowheader".*?>(a:<wbr>\d)</a>', page.text)
-            following = re.search(r'id="tasklock-next" rel="next" href="([^"]*)"', page.text)
-            url = unescape(following[1]) if following else None
-        assert seen == [f"a:<wbr>{number}" for number in reversed(range(5))]
-        for wrong in ("?from=x", "?from=-1", "?from=99999", f"?from={'9' * 50}"):
-            assert actor.get(LIST + wrong).status_code == 200
 
     def test_names_are_data(self, actor: Client) -> None:
         """Gold standard 8.42, and names with slashes, dots and other scripts have pages."""
@@ -170,13 +134,6 @@ class TestPages:
             assert str(port) not in answer.text
         assert actor.post(PAGES["reset"], WELL_FORMED).status_code == 503
 
-    def test_a_store_that_keeps_no_limits(self, actor: Client, settings: Any) -> None:
-        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend", "LOCATION": "core"}
-        assert "keeps no limits" in words(actor.get(LIST).text)
-        for page in ("page", "reset", "limit", "release"):
-            assert actor.get(PAGES[page]).status_code == 404
-            assert actor.post(PAGES[page], WELL_FORMED).status_code in (404, 405)
-
 
 class TestActs:
     def test_a_pause_and_its_end(self, actor: Client, busy: RateLimiter) -> None:
@@ -200,33 +157,6 @@ class TestActs:
         assert "no call starts" not in text
         answer = actor.post(PAGES["resume"], {"reason": "again"}, follow=True)
         assert "is not paused" in words(answer.text)
-
-    def test_reset(self, actor: Client, busy: RateLimiter) -> None:
-        """Confirmed with a reason; in both trails; its LogEntry leads to the page."""
-        page = actor.get(PAGES["reset"])
-        assert "the whole limit may be used at once" in words(page.text)
-        assert "This field is required" in words(actor.post(PAGES["reset"], {"reason": " "}).text)
-        assert busy.usage().used == 1
-        answer = actor.post(PAGES["reset"], WELL_FORMED, follow=True)
-        assert answer.redirect_chain == [(PAGES["page"], 302)]
-        text = words(answer.text)
-        assert f"The rate limit “{NAME}” was reset." in text
-        assert "limit_operator reset it the quota is new reset; before: 1 used and 1 ahead of 1/m" in text
-        assert busy.usage().used == 0
-        [entry] = LogEntry.objects.all()
-        assert entry.get_admin_url() == PAGES["page"]
-
-    def test_change(self, actor: Client, busy: RateLimiter) -> None:
-        busy.adjust(0.25)
-        assert 'value="25"' in actor.get(PAGES["limit"]).text
-        for wrong in ("", "0", "101", "x", "-1", "nan", "inf"):
-            answer = actor.post(PAGES["limit"], {"percent": wrong, "reason": "r"})
-            assert answer.status_code == 200, wrong
-        assert busy.usage().share == 0.25
-        answer = actor.post(PAGES["limit"], WELL_FORMED, follow=True)
-        assert f"50 % of the rate limit “{NAME}” is in force now." in words(answer.text)
-        assert busy.usage().share == 0.5
-        assert "changed from 25 % to 50 % of 1/m, 100/d" in words(answer.text)
 
     def test_a_permit_of_one_member(self, actor: Client, busy: RateLimiter) -> None:
         """The other one keeps its own, and one that is gone is not somebody else's."""

@@ -12,11 +12,10 @@ from django.utils import timezone
 
 from django_tasklock import operations
 from django_tasklock.admin.locks.overview import make_chart
-from django_tasklock.admin.plots import HEIGHT, WIDTH, BarChart, Series, round_up
+from django_tasklock.admin.plots import BarChart, Series, round_up
 from django_tasklock.counts import Count
 from django_tasklock.models import EventCount
 from tests.support.admin_pages import LIST, Reader, words
-from tests.support.redis_server import free_port
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
@@ -88,46 +87,12 @@ def test_how_things_stand(operator: Client, take: Any) -> None:
     assert "/admin/tasklock/ratelimit/" not in text
 
 
-def test_the_store_is_down(operator: Client, settings: Any) -> None:
-    port = free_port()
-    settings.TASKLOCK = {**settings.TASKLOCK, "LOCATION": f"redis://127.0.0.1:{port}/0"}
-    answer = operator.get(PAGE)
-    assert answer.status_code == 503
-    assert str(port) not in answer.text
-
-
 # The plot
-
-SVG = "{http://www.w3.org/2000/svg}"
 
 
 def drawn(bars: BarChart) -> ET.Element:
     """The drawing, which must be XML."""
     return ET.fromstring(bars.svg)
-
-
-def boxes(bars: BarChart, number: int) -> list[tuple[float, float, float]]:
-    """Left edge, upper edge and height of the parts of one series."""
-    found = drawn(bars).iter("rect")
-    return [
-        (float(one.get("x", 0)), float(one.get("y", 0)), float(one.get("height", 0)))
-        for one in found
-        if one.get("class") == f"tasklock-bar-{number}"
-    ]
-
-
-def test_bars_stand_on_each_other() -> None:
-    """In their room, from the bottom up, in proportion; nothing where there is nothing."""
-    bars = BarChart("Locks", ["a", "b", "c", "d"], [Series("one", [1, 0, 4, 10]), Series("two", [1, 0, 4, 0])])
-    assert (bars.top, bars.top_label, bars.middle_label) == (10, "10", "5")
-    room = WIDTH / 4
-    first, second = boxes(bars, 1), boxes(bars, 2)
-    assert first == [
-        (room * 0 + room * 0.075, 90, 10),
-        (room * 2 + room * 0.075, 60, 40),
-        (room * 3 + room * 0.075, 0, HEIGHT),
-    ]
-    assert second == [(room * 0.075, 80, 10), (room * 2 + room * 0.075, 20, 40)]
 
 
 def test_everything_that_is_drawn_is_said() -> None:
@@ -142,16 +107,6 @@ def test_everything_that_is_drawn_is_said() -> None:
         "10:00: at once 0, after a wait 2",
     ]
     assert bars.rows == [("09:00", ["3", "1"]), ("10:00", ["0", "2"])]
-
-
-def test_nothing_is_empty_and_no_error() -> None:
-    bars = BarChart("Locks", ["a", "b"], [Series("one", [0, 0])])
-    assert bars.empty
-    assert boxes(bars, 1) == []
-    assert bars.top == 1
-    assert BarChart("Locks", [], [Series("one", [])]).empty
-    assert drawn(BarChart("Locks", [], [Series("one", [])])) is not None
-    assert not BarChart("Locks", ["a"], [Series("one", [0.001])]).empty
 
 
 def test_what_others_wrote_is_data() -> None:

@@ -16,7 +16,7 @@ from django_tasklock.admin import tables
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import AuditEntry, ParkedMessage
-from tests.support.admin_pages import Reader, page_of, table, words
+from tests.support.admin_pages import Reader, table, words
 from tests.support.redis_server import free_port
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -163,18 +163,6 @@ class TestThePages:
         assert "parked (2)" in text
         assert "dead (1)" in text
 
-    def test_many_in_one_line(self, actor: Client, take: Any, django_assert_max_num_queries: Any) -> None:
-        """Each page costs the same few statements, four of them Django's login, and one question to the store."""
-        take("video:1")
-        ParkedMessage.objects.bulk_create((message(number) for number in range(1, 501)), batch_size=500)
-        with django_assert_max_num_queries(18):
-            page = shown(actor, q="video:1", p=10)
-        assert [line["message_task"] for line in page] == [f"videos.process[id-{n}]" for n in range(451, 501)]
-        assert "499 messages are before it." in page[-1]["why"]
-        lock = words(actor.get(page_of("video:1")).text)
-        assert "500 messages are parked behind it." in lock
-        assert "400 more are parked behind them." in lock
-
     def test_the_store_is_down(self, actor: Client, settings: Any) -> None:
         """The table is shown all the same; what they wait for is not known, and that is said."""
         park(1)
@@ -222,7 +210,3 @@ class TestActs:
             assert "Message id-1: not done: its lock is held" in words(act(actor, "publish", 1).text)
         assert ParkedMessage.objects.get().state == "parked"
         assert AuditEntry.objects.count() == 0
-
-    def test_requeueing_one_that_is_not_dead_is_refused(self, actor: Client) -> None:
-        park(1)
-        assert "not done: it is not dead but parked" in words(act(actor, "requeue", 1).text)

@@ -59,17 +59,6 @@ def test_its_page_says_how_many_instances_have_it(lock: TaskLock, operator: Clie
     eventually(lambda: "on 2 instances" in written())
 
 
-def test_it_is_released_on_all_of_them(lock: TaskLock, operator: Client) -> None:
-    shown = operations.get_lock("video:42").lock
-    assert shown is not None
-    fingerprint = shown.info.fingerprint
-    operator.post(page_of("video:42", "release"), {"fingerprint": fingerprint, "reason": "a test"})
-    assert not lock.locked()
-    for server in quorum.servers(3):
-        with redis.Redis.from_url(server.url) as client:
-            assert client.get("task_lock:video:42") is None
-
-
 def test_a_sweep_goes_over_all_of_them(lock: TaskLock) -> None:
     """What lost its expiry is given one, on each: on a majority, and on one alone, whose clock need not be ahead."""
     servers = [redis.Redis.from_url(server.url) for server in quorum.servers(3)]

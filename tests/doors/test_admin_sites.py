@@ -12,11 +12,9 @@ from django.test import Client
 
 from django_tasklock import StateGuard, model_lock
 from django_tasklock.backends import get_backend
-from django_tasklock.guards import guard as guards
 from tests.support.admin_pages import LIST, words
-from tests.support.admin_sites import VideoAdmin, operators
 from tests.support.redis_server import free_port
-from tests.testapp.models import PlainVideo, Track, Video
+from tests.testapp.models import Track, Video
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [
@@ -31,11 +29,6 @@ OURS = "/operators/tasklock/lock/"
 @model_lock(Video, "panel:{video_id}", guard=GUARD, pk="video_id")
 def process(video_id: int) -> None:
     """Its lock goes by the primary key alone."""
-
-
-@model_lock(PlainVideo, "panel:{kind}:{video_id}", guard=GUARD, pk="video_id")
-def process_kind(kind: str, video_id: int) -> None:
-    """Its lock does not."""
 
 
 @model_lock(Track, guard=GUARD, lookup="uid")
@@ -163,14 +156,3 @@ def test_the_panel_when_the_store_is_down(visitor, settings: Any) -> None:
     settings.TASKLOCK = {"LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
     row = Video.objects.create()
     assert "cannot be reached" in panel(visitor("root"), row)
-
-
-def test_a_lock_that_depends_on_more_than_the_row(visitor, locks: None) -> None:
-    """Said, instead of a lock that is none."""
-    own = [one for one in guards.registered() if one.locked is process_kind.lock]  # type: ignore[attr-defined]
-    guards.replace_registered(own)
-    row_admin = VideoAdmin(PlainVideo, operators)
-    request = visitor("root").get(OURS).wsgi_request
-    row = PlainVideo.objects.create()
-    [*_, (_, options)] = row_admin.get_fieldsets(request, row)
-    assert "depends on more" in str(options["description"])

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 from django.db import DatabaseError
-from django.db.models.signals import post_save
 from django.test import Client
 
 from django_tasklock import operations
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import AuditEntry, SweepEntry
-from django_tasklock.operations.sweep import report, runs, stream
+from django_tasklock.operations.sweep import runs, stream
 from django_tasklock.operations.values import Actor
 from tests.support.admin_pages import Reader, table, words
 from tests.support.redis_server import free_port
@@ -90,20 +89,6 @@ def test_one_that_broke_off_is_remembered_as_that(operator: Client, monkeypatch:
     assert "the store could not be asked: it is gone" in text
 
 
-def test_of_two_sweeps_at_once_it_shows_the_operators_own(operator: Client) -> None:
-    def other(instance: SweepEntry, **details: Any) -> None:
-        if instance.actor == "operator":
-            operations.sweep(by=Actor("beat"))
-
-    post_save.connect(other, SweepEntry)
-    try:
-        answer = operator.post(SWEEP, {}, follow=True)
-    finally:
-        post_save.disconnect(other, SweepEntry)
-    assert [run.actor for run in operations.sweep_runs()] == ["beat", "operator"]
-    assert answer.redirect_chain[-1][0] == page_of_run(operations.sweep_runs()[1].number)
-
-
 @pytest.fixture
 def no_table(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deploy whose migrations have not run yet."""
@@ -121,31 +106,12 @@ def test_a_sweep_does_without_its_table(caplog: Any) -> None:
     assert "could not be recorded" in caplog.text
 
 
-def test_a_sweep_that_was_not_recorded_shows_no_other_run(operator: Client, request: pytest.FixtureRequest) -> None:
-    operations.sweep(by=Actor("beat"))
-    request.getfixturevalue("no_table")
-    assert operator.post(SWEEP, {}).headers["Location"] == PAGE
-
-
 def test_no_more_than_the_last_runs_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runs, "MAX_RUNS", 3)
     for number in range(5):
         operations.sweep(by=Actor(f"beat {number}"))
     assert SweepEntry.objects.count() == 3
     assert [run.actor for run in operations.sweep_runs()] == ["beat 4", "beat 3", "beat 2"]
-
-
-def test_what_is_not_listed_is_counted(operator: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(report, "MAX_FINDINGS", 1)
-    for name in ("a", "b", "c"):
-        dead(name)
-    assert "2 more are counted above" in words(operator.post(SWEEP, {"dry_run": "on"}).text)
-    operations.sweep(by=Actor("beat"))
-    [run] = operations.sweep_runs()
-    assert (run.swept, run.counts["dead"]["acted"]) == (3, 3)
-    assert "locks whose holder's process is dead: 3 found, 3 put right" in words(
-        operator.get(page_of_run(run.number)).text
-    )
 
 
 def test_the_store_is_down(operator: Client, settings: Any) -> None:

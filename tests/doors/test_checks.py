@@ -7,7 +7,6 @@ import sys
 from copy import copy
 from datetime import timedelta
 from pathlib import Path
-from uuid import UUID
 
 import pytest
 from django.apps import apps
@@ -15,20 +14,18 @@ from django.core.checks import run_checks
 from django.core.management import call_command
 from django.core.management.base import SystemCheckError
 from django.db import connection, models
-from django.db.models import Exists, F, OuterRef, Q, Value
+from django.db.models import Exists, F, OuterRef, Q
 from django.db.models.functions import Lower
 from django.test.utils import isolate_apps
 
 from django_tasklock import StateGuard, TaskLockError
 from django_tasklock.checks import TAG
-from django_tasklock.models import GuardedModel
 from tests.support.guards import MEMORY, no_guards
-from tests.testapp.models import Note, PlainVideo, Reel, Video
+from tests.testapp.models import Note, PlainVideo, Video
 
 BACKENDS = "django_tasklock.backends"
 ELSEWHERE = "redis://127.0.0.1:1/0"
 DJANGO_REDIS, DJANGO = "django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"
-SHARDED = {"CLIENT_CLASS": "django_redis.client.ShardClient"}
 SECRET = "3q8nDkYH2rTtVb5mXw9LpZc7FsJ4aGeU"  # 32 characters
 
 
@@ -72,20 +69,14 @@ class TestSettings:
         ("given", "what", "hint"),
         [
             ({"TIMOUT": 5}, "no setting 'TIMOUT'", "Did you mean 'TIMEOUT'?"),
-            ({"lease": 5}, "no setting 'lease'", "Did you mean 'LEASE'?"),
             ({"TIMEOUT": "5"}, "TASKLOCK['TIMEOUT'] must be a positive number", "3600"),
             ({"LEASE": 0}, "TASKLOCK['LEASE'] must be a positive number", "60"),
             ({"TIMEOUT": 10, "LEASE": 20}, "is longer than", "shorter"),
             ({"ON_CONFLICT": "ignore"}, "must be one of 'skip'", "'skip'"),
-            ({"ON_UNAVAILABLE": None}, "must be one of 'run'", "'run'"),
             ({"KEY_PREFIX": "locks"}, "end with a colon", "task_lock:"),
-            ({"KEY_PREFIX": "my app:"}, "without blanks", "task_lock:"),
-            ({"BACKEND": 5}, "must be a non-empty text", "None"),
             ([("TIMEOUT", 5)], "must be a dict, not list", "TASKLOCK = {...}"),
-            ({"API_KEY": {}}, "no setting 'API_KEY'", "Did you mean 'API_KEYS'?"),
             ({"API_KEY_IN_QUERY": 1}, "TASKLOCK['API_KEY_IN_QUERY'] must be True or False, not 1", "False"),
             ({"API_KEYS": [SECRET]}, "must be a dict of names and secrets, not list", "'grafana'"),
-            ({"API_KEYS": SECRET}, "must be a dict of names and secrets, not str", "'grafana'"),
             *[
                 ({"API_KEYS": {"grafana": said}}, "TASKLOCK['API_KEYS']['grafana'] has no secret", "'grafana'")
                 for said in (None, SECRET.encode(), "  ", {"may": ["read"]})
@@ -107,18 +98,11 @@ class TestSettings:
                 "'grafana'",
             ),
             ({"API_KEYS": {"": SECRET}}, "a name that is no text, or empty (str)", "'grafana'"),
-            ({"API_KEYS": {7: SECRET}}, "a name that is no text, or empty (int)", "'grafana'"),
             ({"RATE_LIMITS": "100/m"}, "TASKLOCK['RATE_LIMITS'] must be a dict, not str", "{'tavily': '100/m', ...}"),
-            ({"RATE_LIMITS": {7: "1/s"}}, "TASKLOCK['RATE_LIMITS'][7]: a lock name must be str, not int", "'tavily'"),
             ({"RATE_LIMITS": {"tavily": "1/fortnight"}}, "['tavily']: rate limit 'tavily': '1/fortnight'", "'tavily'"),
             ({"RATE_LIMITS": {"tavily": {"rate": "1/s"}}}, "no option 'rate'; did you mean 'rates'?", "'tavily'"),
-            ({"RATE_LIMITS": {"tavily": "0/s"}}, "the limit in '0/s' must be 1 or more", "'tavily'"),
-            ({"RATE_LIMITS": {"tavily": "5/s, 7/s"}}, "two rates for one window", "'tavily'"),
             ({"RATE_LIMITS": {"a:tenant:b": "1/s"}}, "must not contain ':tenant:'", "'tavily'"),
-            ({"RATE_LIMITS": {"x" * 201: "1/s"}}, "200 characters", "'tavily'"),
-            ({"RATE_LIMITS": {"t": {"rates": "1/s", "max_await": 5}}}, "did you mean 'max_wait'?", "'tavily'"),
             ({"RATE_LIMITS": {"t": "10001/s"}}, "above 10,000 in a window: write a shorter window", "'tavily'"),
-            ({"RATE_LIMITS": {"t": {"rates": "1/s", "on_unavailable": "run"}}}, "one of 'closed', 'open'", "'tavily'"),
         ],
     )
     def test_e001(self, settings, given, what, hint):
@@ -140,12 +124,6 @@ class TestSettings:
         assert "docs/tenants.md" in message.hint
         settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": "os.getcwd"}
         found()
-
-    @pytest.mark.parametrize("path", ["nowhere.to.be.found", "os.nothing", "os.sep"])
-    def test_e008_a_function_that_is_not_there(self, settings, path):
-        settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": path}
-        (message,) = found("E008")
-        assert path in message.msg
 
     def test_manage_py_check_fails(self, settings):
         settings.TASKLOCK = {"TIMOUT": 5}
@@ -187,12 +165,9 @@ class TestBackend:
         ("given", "what"),
         [
             ({"BACKEND": "nowhere.Store"}, "'nowhere.Store' cannot be imported"),
-            ({"BACKEND": f"{BACKENDS}.redis.Redis"}, "cannot be imported"),
             ({"BACKEND": f"{BACKENDS}.get_backend"}, "is not a LockStore class"),
             ({"LOCATION": "nowhere"}, "neither a CACHES alias (known: 'core'"),
             ({"LOCATION": "redis://:hush@host:port/0"}, "does not lead to a Redis (ValueError)"),
-            ({"LOCATION": "redis://:hu/sh@host/0"}, "does not lead to a Redis (ValueError)"),
-            ({"LOCATION": "reddis://:hush@host/0"}, "neither a CACHES alias"),
             ({"BACKEND": f"{BACKENDS}.redis.RedisBackend", "LOCATION": "locmem"}, "which has no single Redis primary"),
             ({"BACKEND": f"{BACKENDS}.cache.CacheBackend", "LOCATION": "nowhere"}, "'nowhere'"),
         ],
@@ -260,7 +235,6 @@ class TestGuards:
             ({"field": "state"}, "names 'state', which is no field of it"),
             ({"field": "note"}, "testapp.Video.note is no column of its own table"),
             ({"exclude": Q(hls__isnull=False)}, "cannot be asked of the database: Cannot resolve keyword 'hls'"),
-            ({"exclude": {"progress__like": 1}}, "cannot be asked of the database"),
         ],
         ids=str,
     )
@@ -287,9 +261,6 @@ class TestGuards:
                 "longer than the column, of 20 characters",
                 "Make it longer",
             ),
-            (Video, {"claim_as": Value("busy")}, "is an expression", "Write the state itself."),
-            (Reel, {"field": "id", "claim_from": ["0" * 32], "claim_as": UUID(int=1)}, "is UUID(", "Write UUID("),
-            (Note, {"field": "video", "claim_from": [Video(pk=7)], "claim_as": 8}, "is a row", "Write 7."),
             (Note, {"field": "video", "claim_from": ["7"], "claim_as": 8}, "is 7 once it is in the column", "Write 7."),
         ],
         ids=str,
@@ -319,21 +290,6 @@ class TestGuards:
         assert message.obj is PlainVideo
         assert "guarded by its state alone" in message.msg
         assert "django_tasklock.models.GuardedModel" in message.hint
-
-    @isolate_apps("tests.testapp")
-    def test_e004_no_claim_names_several_columns(self):
-        class Scene(GuardedModel):
-            pk = models.CompositePrimaryKey("film", "number")
-            film = models.IntegerField()
-            number = models.IntegerField()
-            status = models.CharField(max_length=20, db_index=True)
-
-            class Meta:
-                app_label = "testapp"
-
-        guard().register(Scene)
-        (message,) = found("E004")
-        assert "primary key of several columns" in message.msg
 
     @pytest.mark.parametrize(
         ("columns", "says"),
@@ -371,16 +327,12 @@ class TestGuards:
         ("meta", "helps"),
         [
             ({"indexes": [models.Index(fields=["state", "title"], name="one")]}, True),
-            ({"indexes": [models.Index(fields=["-state"], name="one")]}, True),
             ({"indexes": [models.Index(F("state").desc(), name="one")]}, True),
             ({"indexes": [models.Index(fields=["id"], name="one", condition=Q(state__in=["running"]))]}, True),
             ({"constraints": [models.UniqueConstraint(fields=["state"], name="one")]}, True),
-            ({"unique_together": [("state", "title")]}, True),
             ({"indexes": [models.Index(fields=["title", "state"], name="one")]}, False),
             ({"indexes": [models.Index(Lower("state"), name="one")]}, False),
             ({"indexes": [models.Index(fields=["state"], name="one", condition=Q(title="x"))]}, False),
-            ({"indexes": [models.Index(fields=["title"], name="one", condition=Q(title="x"))]}, False),
-            ({"constraints": [models.CheckConstraint(condition=~Q(state=""), name="one")]}, False),
         ],
         ids=str,
     )

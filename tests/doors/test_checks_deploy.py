@@ -150,12 +150,6 @@ class TestNoDatabase:
         assert "The database 'default', where the locks are, cannot be reached" in message.msg
         assert message.msg.endswith("connection refused Is the server running?")
 
-    @pytest.mark.redis
-    @pytest.mark.usefixtures("silent")
-    def test_is_nothing_to_locks_in_redis(self, settings, redis_server):
-        settings.TASKLOCK = {"LOCATION": redis_server.url}
-        found()
-
 
 class TestUndecided:
     @pytest.fixture(autouse=True)
@@ -177,6 +171,14 @@ class TestUndecided:
         @task_lock("report", on_unavailable=policy)
         def report(): ...
 
+        found("W002")
+
+    @pytest.mark.parametrize("policy", ["raise", "skip"])
+    def test_so_is_the_setting(self, policy, settings):
+        @task_lock("report")
+        def report(): ...
+
+        settings.TASKLOCK = {**MEMORY, "ON_UNAVAILABLE": policy}
         found("W002")
 
     def test_w015_of_tasks(self, monkeypatch):

@@ -14,19 +14,18 @@ from django_tasklock import TaskLock, get_lock_info
 from django_tasklock.backends import get_backend
 from django_tasklock.operations import acts
 from tests.support.guards import ONCE, no_guards
-from tests.support.stores import an_ask, clear, granted
+from tests.support.stores import clear
 from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, lapsed
 from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-@pytest.fixture(params=["redis", "database"], autouse=True)
-def store(request: pytest.FixtureRequest, settings: Any) -> None:
-    if request.param == "database":
-        settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
+@pytest.fixture(autouse=True)
+def store() -> None:
+    """Empty; no guard is registered."""
     no_guards()
-    clear(request.param)
+    clear("redis")
 
 
 def run(*arguments: str, **options: Any) -> str:
@@ -94,18 +93,6 @@ def test_the_command_explains_the_state_of_one_lock() -> None:
     assert free["lock"] is None
     assert free["explanation"]
     assert run("nobody has it").strip() == " ".join(free["explanation"])
-
-
-def test_it_names_who_waits() -> None:
-    holder = '{"host":"far","pid":1,"boot":"b1","task":"videos.process","task_id":"id-1"}'
-    granted(get_backend().acquire(an_ask("b")))
-    waiter = get_backend().waiter(an_ask("b", holder=holder))
-    waiter.acquire()
-    known = get_backend().wakes  # in a queue: who polls is not known
-    try:
-        assert ("waiting: far:1 (videos.process[id-1]), " in run("b")) is known
-    finally:
-        waiter.leave()
 
 
 def test_a_release_fences_the_row_and_is_written_down() -> None:

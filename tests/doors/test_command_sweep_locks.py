@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -19,7 +15,6 @@ from django_tasklock.operations import acts
 from django_tasklock.operations.sweep import PAUSE
 from django_tasklock.tasks import sweep_locks as task
 from tests.support.guards import GUARD, ONCE, no_guards
-from tests.support.redis_server import RedisServer
 from tests.support.stores import clear
 from tests.support.sweeping import between_passes, claimed, dead_holder, guarded_function, hold, lapsed
 
@@ -105,9 +100,6 @@ def test_json_is_one_document_on_stdout() -> None:
     assert "token" not in out
 
 
-dead_holder_of_all = dead_holder()
-
-
 @pytest.mark.parametrize("wrong", ["--older-than=0", "--older-than=x", "--older-than=nan", "--pause=-1"])
 def test_usage_errors(wrong: str) -> None:
     with pytest.raises(CommandError, match="number of seconds|invalid float"):
@@ -133,49 +125,3 @@ def test_as_a_celery_task(monkeypatch: pytest.MonkeyPatch) -> None:
     assert row.status == "uploading"
     assert task(dry_run=True)["swept"] == 1
     assert set(pauses) == {PAUSE}
-
-
-# In a process of its own
-
-
-@pytest.fixture
-def manage(redis_server: RedisServer) -> Iterator[Callable[..., subprocess.Popen[str]]]:
-    """``manage("--check")`` on a Redis of its own."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        code = "import sys, django; django.setup(); from django.core.management import execute_from_command_line as run"
-        code += "; run(['manage.py', 'sweep_locks', *sys.argv[1:]])"
-        environment = {
-            **os.environ, "DJANGO_SETTINGS_MODULE": "tests.settings", "TASKLOCK_TEST_REDIS": redis_server.url,
-            "PYTHONUNBUFFERED": "1", "TASKLOCK_TEST_DATABASE": "",
-        }  # fmt: skip
-        started.append(
-            subprocess.Popen(
-                [sys.executable, "-c", code, "--pause=0", *arguments],
-                env=environment,
-                text=True,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-            )
-        )
-        return started[-1]
-
-    yield start
-    for process in started:
-        process.kill()
-        process.communicate()
-
-
-@pytest.mark.slow
-def test_the_exit_status_of_a_process(manage, redis_server, settings) -> None:
-    settings.TASKLOCK = {"LOCATION": redis_server.url}
-    hold("report:7", dead_holder())
-    for arguments, status in (["--check"], 1), ([], 0):
-        process = manage(*arguments)
-        _, err = process.communicate(timeout=60)
-        assert process.returncode == status, err
-    redis_server.kill()
-    process = manage()
-    assert "Traceback" not in process.communicate(timeout=60)[1]
-    assert process.returncode == 2

@@ -74,9 +74,7 @@ class TestTheLease:
     @pytest.mark.parametrize(
         ("setting", "options", "seconds"),
         [
-            (60, {}, 60),
             (7.5, {}, 7.5),
-            (None, {}, None),
             (None, {"visibility_timeout": 5}, None),
             (60, {"visibility_timeout": 43200}, 43200),
             (60, {"ack_emulation": False}, None),
@@ -199,14 +197,3 @@ class TestHealth:
         response = client.get("/health/locks")
         assert response.status_code == 200
         assert response.json()["messages"] == {"reachable": False, "lease": 60.0}
-
-
-def test_a_mark_that_cannot_be_read_goes(app: Celery) -> None:
-    with app.connection_for_read() as connection:
-        index = Index(connection, 60, 2)
-        index.write(marks.KEY, "odd@host", "[")
-        index.write(marks.KEY, "newer@host", '{"node": "newer@host", "lease": 5, "at": 9999999999, "what": "else"}')
-        index.write(marks.KEY, "long dead@host", '{"node": "long dead@host", "lease": 5, "at": 1}')
-        assert [mark.node for mark in marks.read(index)] == ["newer@host"]
-        assert list(index.read(marks.KEY)) == ["newer@host"]
-        index.close()

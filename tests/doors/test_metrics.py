@@ -38,7 +38,6 @@ LISTED = set(re.findall(r"^\| `([^`]+)` \| (?:counter|gauge|histogram) \|", DOCS
     params=[
         pytest.param("redis", marks=pytest.mark.redis),
         pytest.param("database", marks=pytest.mark.database),
-        "memory",
     ]
 )
 def store(request: Any, settings: Any) -> Any:

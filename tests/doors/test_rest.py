@@ -19,8 +19,7 @@ from django_tasklock.operations.locks import release
 from django_tasklock.types import AcquireRequest
 from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
-from tests.support.rest import PREFIX, SECRETS, Api, problem, url
-from tests.support.sweeping import dead_holder, hold
+from tests.support.rest import PREFIX, SECRETS, problem, url
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -80,14 +79,6 @@ class TestOneLock:
         assert (released.status_code, released.json()["name"]) == (200, name)
         assert not held(name)
 
-    def test_with_and_without_the_prefix_it_is_one_lock(self, by_key, lock_up, name):
-        lock_up(name)
-        bare, full = (by_key.get(url(spelt)) for spelt in (name, f"task_lock:{name}"))
-        assert bare["ETag"] == full["ETag"]
-        assert bare.json()["name"] == full.json()["name"] == name
-        assert by_key.post(url(f"task_lock:{name}", "release-lock")).json()["name"] == name
-        assert not held(name)
-
     def test_not_locked(self, by_key, name):
         for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
             assert problem(getattr(by_key, method)(url(name, end)), 404, "not_locked")
@@ -96,12 +87,6 @@ class TestOneLock:
     def test_no_lock_can_have_this_name(self, by_key, name):
         for method, end in (("get", "lock"), ("post", "release-lock"), ("post", "ask-release")):
             assert problem(getattr(by_key, method)(url(name, end)), 400, "invalid_name")
-
-    def test_json_whatever_is_accepted(self, by_key, lock_up, name):
-        lock_up(name)
-        for accepted in ("text/html", "application/xml", "nonsense"):
-            response = by_key.get(url(name), {"format": "xml"}, headers={"accept": accepted})
-            assert (response.status_code, response["Content-Type"]) == (200, "application/json")
 
     def test_a_value_that_somebody_set_by_hand(self, by_key, store, name):
         """As ``redis-cli SET`` leaves it: gold standard 8.44."""
@@ -321,43 +306,22 @@ class TestList:
         assert page["counts"]["live"] == page["total"]
         assert page["counts"].keys() == {"live", "expiring", "no_expiry", "orphaned", "dead"}
 
-    def test_dead_holders(self, by_key, lock_up, name):
-        """A list of their own, with their number; and who releases one is told that its process has ended."""
-        lock_up(f"{name}:running")
-        hold(f"{name}:ended", dead_holder())
-        page = by_key.get(PREFIX + "locks", {"state": "dead", "text": name}).json()
-        assert [(lock["name"], lock["alive"]) for lock in page["locks"]] == [(f"{name}:ended", False)]
-        assert page["total"] == 1
-        assert 1 <= page["counts"]["dead"] < page["counts"]["live"]
-        assert by_key.post(url(f"{name}:ended", "release-lock")).json()["alive"] is False
-        assert by_key.post(url(f"{name}:running", "release-lock")).json()["alive"] is True
-
-    def test_order(self, by_key, lock_up, name):
-        lock_up(f"{name}:a", timeout=900)
-        lock_up(f"{name}:b", timeout=700)
-        lock_up(f"{name}:c", timeout=800)
-
-        def told(order):
-            page = by_key.get(PREFIX + "locks", {"text": name, "order": order}).json()
-            return "".join(lock["name"][-1] for lock in page["locks"])
-
-        assert (told("age"), told("-age")) == ("cba", "abc")
-        assert (told("left"), told("-left")) == ("bca", "acb")
-        assert (told("expiry"), told("-expiry")) == ("bca", "acb")
+    def test_an_orphaned_one_is_listed_and_is_free(self, by_key, stranger, name):
+        stranger.acquire(AcquireRequest(name, "whoever-died", 50, 50))
+        listed = {"state": "orphaned", "text": name}
+        [found] = eventually(lambda: by_key.get(PREFIX + "locks", listed).json()["locks"])
+        assert (found["name"], found["state"]) == (name, "orphaned")
+        assert found["lapsed_for"] >= 0
+        assert problem(by_key.get(url(name)), 404, "not_locked")
 
     @pytest.mark.parametrize(
         ("field", "value"),
         [
             ("limit", "0"),
-            ("limit", "1001"),
-            ("limit", "many"),
             ("offset", "-1"),
-            ("offset", "1" * 30),
             ("state", "gone"),
             ("order", "name"),
-            ("order", "--age"),
             ("waiting", "perhaps"),
-            ("text", "x" * 201),
             ("text", "\x00"),
         ],
     )
@@ -423,21 +387,6 @@ class TestBodies:
         assert lock.owned()
         settings.DATA_UPLOAD_MAX_MEMORY_SIZE = None
         assert by_key.post(url(name, "release-lock"), body, kind).status_code == 200
-
-    def test_one_that_is_too_long_for_the_check_of_a_session(self, rest, user, settings, lock_up, name):
-        lock_up(name)
-        settings.DATA_UPLOAD_MAX_MEMORY_SIZE = 1000
-        client = Api(enforce_csrf_checks=True)
-        client.force_login(user("view_lock", "release_lock"))
-        client.cookies["csrftoken"] = "a" * 32  # so that the form is read for the other half
-        problem(client.post(url(name, "release-lock"), "reason=" + "x" * 2000, FORM), 413, "too_large")
-
-    def test_one_with_too_many_fields(self, by_key, lock_up, settings, name):
-        lock = lock_up(name)
-        settings.DATA_UPLOAD_MAX_NUMBER_FIELDS = 5
-        body = "&".join(f"reason={number}" for number in range(10))
-        problem(by_key.post(url(name, "release-lock"), body, FORM), 400, "parse_error")
-        assert lock.owned()
 
     @pytest.mark.parametrize(
         ("end", "field", "near"),

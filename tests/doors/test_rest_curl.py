@@ -129,9 +129,3 @@ class TestSource000:
         assert curl(path=f"6/lock?api_key={KEY}").status == 404
         assert curl("-X", "POST", path=f"6/release-lock?api_key={KEY}").status == 404
         assert AuditEntry.objects.get(name="6").actor == "key grafana"
-
-    def test_names_as_they_may_be_typed(self, curl, lock_up):
-        lock_up("视频/42 a")
-        key = ("-H", f"X-API-Key: {KEY}")
-        for typed in ("%E8%A7%86%E9%A2%91%2F42%20a", "%E8%A7%86%E9%A2%91/42%20a", "视频/42%20a"):
-            assert curl(*key, path=f"{typed}/lock").json()["name"] == "视频/42 a"

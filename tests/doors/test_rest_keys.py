@@ -14,7 +14,6 @@ from django.test import RequestFactory
 from django_tasklock import api_keys, authentication
 from django_tasklock.authentication import WRONG_KEYS, address_of
 from django_tasklock.models import AuditEntry
-from django_tasklock.rest.access import KeyUser
 from tests.support.guards import held
 from tests.support.rest import KEY, OTHER_KEY, PREFIX, Api, problem, url
 
@@ -126,13 +125,6 @@ class TestKeys:
         assert response.status_code == 200
         assert not held(name)
         assert KEY not in response.content.decode()
-
-    def test_a_key_may_nothing_else(self):
-        who = KeyUser(api_keys.ApiKey("grafana", KEY))
-        assert not who.has_perm("tasklock.change_auditentry")
-        assert not KeyUser(api_keys.ApiKey("grafana", KEY, acts=False)).has_perm("tasklock.release_lock")
-        assert not who.has_perm("auth.change_user")
-        assert (who.is_staff, who.is_superuser, who.get_username()) == (False, False, "key grafana")
 
 
 def wrong(number: int, **headers: str) -> list[int]:

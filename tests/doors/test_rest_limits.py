@@ -1,4 +1,4 @@
-"""Limiters over HTTP: what each end point answers, who may use it, and that locks keep their addresses."""
+"""Limiters over HTTP: what is told and done; and whatever a lock is called, its end points are its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.urls import resolve, reverse
 
-from django_tasklock import ConcurrencyLimiter, RateLimiter
+from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.models import AuditEntry
 from django_tasklock.types import AcquireRequest, fingerprint
@@ -59,33 +59,6 @@ class TestLimits:
         listed = by_key.get(at("limits"), {"text": name}).json()
         assert (listed["total"], listed["next"], listed["limits"][0]["rates"]) == (1, None, ["1/m", "100/d"])
 
-    def test_pages(self, by_key: Api, name: str) -> None:
-        for number in range(3):
-            RateLimiter(f"{name}:{number}", "5/m").reserve()
-        first = by_key.get(at("limits"), {"text": name, "limit": 2}).json()
-        rest = by_key.get(at("limits"), {"text": name, "limit": 2, "offset": first["next"]}).json()
-        assert [one["name"] for one in first["limits"] + rest["limits"]] == [f"{name}:{n}" for n in (2, 1, 0)]
-        assert rest["next"] is None
-        for wrong in ({"limit": 0}, {"limit": 201}, {"offset": -1}, {"limit": "x"}):
-            problem(by_key.get(at("limits"), wrong), 400, "invalid")
-
-    def test_reset(self, by_key: Api, name: str) -> None:
-        limiter = RateLimiter(name, "1/h")
-        limiter.acquire()
-        response = by_key.post(at("reset-limit", name), {"reason": "new quota"})
-        assert response.json() == {
-            "name": name,
-            "outcome": "reset",
-            "share": 1.0,
-            "before": 1.0,
-            "member": None,
-            "seconds": 0.0,
-        }
-        assert limiter.try_acquire() is not None
-        entry = AuditEntry.objects.get(name=name)
-        assert (entry.actor, entry.action, entry.reason) == ("key grafana", "reset_limit", "new quota")
-        assert by_key.get(at("limit", name)).json()["history"][0]["actor"] == "key grafana"
-
     def test_change(self, by_key: Api, name: str) -> None:
         limiter = RateLimiter(name, "10/h")
         limiter.acquire()
@@ -111,16 +84,6 @@ class TestLimits:
 
 
 class TestPermits:
-    def test_what_is_told(self, by_key: Api, name: str) -> None:
-        with ConcurrencyLimiter(name, 3) as limiter:
-            [member] = limiter.members()
-            body = by_key.get(at("permits", name)).json()
-            assert (body["name"], body["limit"], body["used"], body["waiting"]) == (name, 3, 1, 0)
-            assert body["members"][0]["fingerprint"] == member.fingerprint
-            listed = by_key.get(at("concurrency"), {"text": name}).json()
-            assert [one["name"] for one in listed["limiters"]] == [name]
-        problem(by_key.get(at("permits", name)), 404, "unknown_limiter")
-
     def test_release_of_one_member(self, by_key: Api, name: str) -> None:
         first, other = permit(name), permit(name)
         response = by_key.post(at("release-permit", name), {"member": first, "reason": "stuck"})
@@ -134,18 +97,12 @@ class TestPermits:
 
 
 class TestAddresses:
-    @pytest.mark.parametrize("end", ["lock", "release-lock", "ask-release"])
-    @pytest.mark.parametrize("lock", ["limits", "concurrency", "limits/x", "limits/x/reset", "concurrency/x/release"])
+    @pytest.mark.parametrize("end", ["lock", "release-lock", "ask-release", "waiters"])
+    @pytest.mark.parametrize("lock", ["limits", "limits/x/reset", "parked/x/requeue", "sweeps/1", "audit"])
     def test_locks_keep_theirs(self, rest: Any, end: str, lock: str) -> None:
         """Whatever a lock is called, its end points are its own."""
         found = resolve(f"{PREFIX}{lock}/{end}")
         assert (found.url_name, found.kwargs) == (end, {"name": lock})
-
-    @pytest.mark.parametrize("end", ["reset-limit", "change-limit", "release-permit"])
-    @pytest.mark.parametrize("name", ["x/lock", "lock", "reset", "x/reset", "x/change", "limits/x", "release"])
-    def test_acts_on_any_limiter(self, rest: Any, end: str, name: str) -> None:
-        found = resolve(at(end, name))
-        assert (found.url_name, found.kwargs) == (end, {"name": name})
 
 
 class TestOutages:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from django.urls import resolve, reverse
+from django.urls import reverse
 
 from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
@@ -14,7 +14,7 @@ from django_tasklock.operations.sweep import stream
 from django_tasklock.types import AcquireRequest
 from tests.support.messages import park
 from tests.support.redis_server import free_port
-from tests.support.rest import PREFIX, Api, Taken, problem
+from tests.support.rest import Api, Taken, problem
 from tests.support.sweeping import dead_holder
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -97,13 +97,6 @@ class TestPause:
         acts = by_key.get(at("limit", name)).json()["history"]
         assert [act["action"] for act in acts] == ["resume_limit", "pause_limit"]
 
-    def test_what_can_be_no_pause(self, by_key: Api, name: str) -> None:
-        RateLimiter(name, "10/m").acquire()
-        for wrong in ({}, {"seconds": 0}, {"seconds": 604_801}, {"seconds": "x"}, {"seconds": None}):
-            problem(by_key.post(at("pause-limit", name), wrong), 400, "invalid")
-        problem(by_key.post(at("pause-limit", "none"), {"seconds": 5}), 404, "unknown_limiter")
-        assert by_key.get(at("limit", name)).json()["state"] == "open"
-
 
 class TestSweep:
     def test_a_dry_run_changes_nothing(self, by_key: Api, name: str) -> None:
@@ -160,13 +153,6 @@ class TestAudit:
         assert by_key.get(at("audit"), {"before": since, "name": name}).json()["acts"][0]["reason"] == "three"
         for wrong in ({"limit": 0}, {"limit": 1001}, {"below": 0}, {"since": "yesterday"}):
             problem(by_key.get(at("audit"), wrong), 400, "invalid")
-
-
-@pytest.mark.parametrize("lock", ["parked", "sweep", "audit", "parked/x/requeue", "sweeps/1"])
-def test_locks_keep_their_addresses(rest: Any, lock: str) -> None:
-    for end in ("lock", "release-lock", "ask-release", "waiters"):
-        found = resolve(f"{PREFIX}{lock}/{end}")
-        assert (found.url_name, found.kwargs) == (end, {"name": lock})
 
 
 def test_the_store_is_down(by_key: Api, rest: Any, name: str) -> None:

@@ -68,6 +68,7 @@ def send(point: EndPoint, lock_up: Any, name: str) -> Any:
 def test_each_is_refused_without_a_key_and_acts_only_for_one_that_may_act(
     point: EndPoint, send: Any, name: str
 ) -> None:
+    """Gold standard 8.42: nothing is changed by GET."""
     acts_before = AuditEntry.objects.count()
     problem(send(), 401, "not_authenticated")
     problem(send(f"{KEY}x"), 401, "authentication_failed")
@@ -134,6 +135,10 @@ class TestPage:
     def test_its_tables_are_made_from_the_table(self) -> None:
         assert rest_page.made(self.PAGE) == self.PAGE, "python -m tests.rest_page"
         assert "<!-- made: end points -->" in self.PAGE
+
+    def test_it_shows_all_fields(self) -> None:
+        shown = rest_page.fields_shown(self.PAGE)
+        assert shown >= {point.name for point in END_POINTS if {*point.fields} - {"reason", "limit"}}
 
     @pytest.mark.django_db
     def test_its_example_is_what_is_sent(self, by_key: Api, lock_up: Any, name: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 import redis
 from django.conf import settings as django_settings
 
-from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLock, TaskLockError, operations
+from django_tasklock import ConcurrencyLimiter, RateLimiter, TaskLockError
 from django_tasklock.backends import get_backend
 from django_tasklock.models import AuditEntry
 from django_tasklock.operations import Actor
@@ -75,17 +75,6 @@ class TestLooking:
         [seen] = list_limits(name).limits
         assert (seen.rates, seen.configured, seen.state) == (("10/s", "50/d"), True, LimitState.OPEN)
         assert get_backend().rates.names(10_000).count(name) == 0, "looking leaves nothing behind"
-
-    def test_looking_changes_nothing(self, kept: str, name: str) -> None:
-        """Not even the order in which limiters were used."""
-        first, second = f"{name}:1", f"{name}:2"
-        RateLimiter(first, "5/m").reserve()
-        while known(name) != [second, first]:  # moments of a store that counts in milliseconds may be the same
-            RateLimiter(second, "5000/m").reserve()
-        for _ in range(2):
-            assert known(name) == [second, first]
-            get_limit(first)
-        assert known(name) == [second, first]
 
     def test_tenants(self, kept: str, name: str, settings: Any) -> None:
         """Counted in the list, and shown on the page; the default tenant is one."""
@@ -185,12 +174,3 @@ class TestActing:
             [act] = get_limit(name).history
             assert (act.action, act.reason) == ("release_permit", "stuck")
             assert not release_permit(name, member.fingerprint, by=ME)
-
-    def test_a_lock_of_the_same_name_has_a_history_of_its_own(self, kept: str, name: str) -> None:
-        RateLimiter(name, "2/m").reserve()
-        reset_limit(name, by=ME)
-        with TaskLock(name):
-            operations.release_lock(name, by=ME)
-        assert [act.action for act in operations.get_lock(name).history] == ["release"]
-        assert [act.action for act in get_limit(name).history] == ["reset_limit"]
-        assert len(operations.acts(name)) == 2

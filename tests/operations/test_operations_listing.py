@@ -16,13 +16,11 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.lists import Query
 from django_tasklock.backends.memory import advance
 from django_tasklock.celery.queue import rows as table
-from django_tasklock.guards.guard import registered
 from django_tasklock.locks.holder import holder_json, message_json
 from django_tasklock.operations import LockDetail, LockState, RowRef, count_locks, get_lock, list_locks
-from django_tasklock.operations.guarded_rows import lock_name
 from tests.support.guards import GUARD
-from tests.support.public import in_store, raw_redis
-from tests.support.stores import an_ask, eventually, granted, stores
+from tests.support.public import in_store
+from tests.support.stores import an_ask, granted, stores
 from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -110,13 +108,6 @@ class TestList:
 
 
 class TestStates:
-    def test_free_with_parked_messages(self, store):
-        park("video:1", "one")
-        detail = get_lock("task_lock:video:1")
-        assert [message.task_id for message in detail.parked] == ["one"]
-        assert "1 message is parked behind it." in sentences(detail)
-        assert "within seconds" in sentences(detail)
-
     def test_live(self, store):
         with TaskLock("video:1"):
             detail = get_lock("video:1")
@@ -136,30 +127,6 @@ class TestStates:
         assert detail.lock.alive is False
         assert "has ended without giving it back" in sentences(detail)
         assert "if it is not swept or released before" in sentences(detail)
-
-    def test_no_expiry(self, store):
-        with TaskLock("video:1"), raw_redis() as client:
-            client.persist("task_lock:video:1")
-            detail = get_lock("video:1")
-            assert detail.lock.state is LockState.NO_EXPIRY
-            assert detail.lock.info.ttl is None
-            assert "it stays locked until it is released" in sentences(detail)
-
-    def test_put_there_by_hand(self, store):
-        with raw_redis() as client:
-            client.set("task_lock:video:1", "worker-3")
-        detail = get_lock("video:1")
-        assert "was not written by this library" in sentences(detail)
-        assert detail.lock.info.fingerprint == ""
-
-    def test_orphaned(self, store):
-        granted(get_backend().acquire(an_ask("video:1", ttl=30)))
-        eventually(lambda: get_lock("video:1").lock.state is LockState.ORPHANED)
-        detail = get_lock("video:1")
-        assert detail.lock.lapsed_for >= 0
-        assert "It is free" in sentences(detail)
-        assert list_locks().locks == []
-        assert [lock.state for lock in list_locks(Query("orphaned")).locks] == [LockState.ORPHANED]
 
     @memory_only
     def test_overdue(self, store):
@@ -223,23 +190,3 @@ class TestRow:
     def test_of_which_nothing_is_known(self, store, row, sentence):
         granted(get_backend().acquire(an_ask("film:1", holder=holder_json(row=row))))
         assert sentence in sentences(get_lock("film:1"))
-
-
-class TestNames:
-    def of(self, name, *parameters: str) -> str | None:
-        namespace: dict[str, object] = {}
-        exec(f"def work({', '.join(parameters)}): pass", namespace)
-        model_lock(Video, name, pk="pk", guard=GUARD)(namespace["work"])
-        return lock_name(registered()[-1], 42)
-
-    def test_of_a_template_over_the_primary_key(self):
-        assert self.of("video:{pk}", "pk") == "video:42"
-        assert self.of("video:{pk}", "pk", "quality=720") == "video:42"
-
-    def test_of_one_that_needs_more(self):
-        assert self.of("video:{pk}:{quality}", "pk", "quality=720") is None  # another call may have another quality
-
-    def test_of_a_callable(self):
-        assert self.of(lambda pk: f"video:{pk}", "pk") == "video:42"
-        assert self.of(lambda pk, quality: f"video:{pk}", "pk", "quality=720") is None
-        assert self.of(lambda pk: f"video:{1 // 0}", "pk") is None

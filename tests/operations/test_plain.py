@@ -9,15 +9,13 @@ import pytest
 from django.utils import translation
 
 from django_tasklock import operations
-from django_tasklock.operations import Actor, Outcome, Result
+from django_tasklock.operations import Outcome, Result
 from tests.support.guards import ONCE, no_guards
 from tests.support.stores import clear
 from tests.support.sweeping import claimed, guarded_function, hold
 from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-BY = Actor("somebody")
 
 
 @pytest.fixture(autouse=True)

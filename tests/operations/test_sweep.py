@@ -13,7 +13,6 @@ from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
 from django_tasklock.backends.memory import reset
-from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
@@ -195,17 +194,6 @@ def test_a_row_that_its_body_has_moved_on_is_put_back_too(store: str) -> None:
     assert state(row) == ("processing", "", 2)
 
 
-@pytest.mark.parametrize("indexed", [False, True])
-def test_a_claimed_row_is_found_by_its_state_where_tokens_have_no_index(
-    store: str, monkeypatch: pytest.MonkeyPatch, indexed: bool
-) -> None:
-    guarded_function(guard=ONCE)
-    monkeypatch.setattr(Video._meta.get_field("lock_token"), "db_index", indexed)
-    row = claimed(state="uploading")
-    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
-    assert state(row) == ("uploading", "", 2)
-
-
 @pytest.mark.parametrize("evidence", ["token", "row", "name"])
 def test_a_row_that_any_live_lock_speaks_for_is_left_alone(store: str, evidence: str) -> None:
     guarded_function(name="video:{video_id}" if evidence == "name" else "some:{video_id.__class__}:other")
@@ -231,12 +219,6 @@ def test_a_row_without_a_token_is_put_back_if_its_lock_is_free(store: str) -> No
     busy.refresh_from_db()
     assert (free.status, busy.status) == ("uploading", "processing")
     assert get_backend().get(f"video:{free.pk}") is None
-
-
-def test_a_row_without_a_token_that_is_claimable_is_not_found(store: str) -> None:
-    guarded_function(PlainVideo, guard=GUARD)
-    claimed(PlainVideo)
-    assert tally_of(swept()) == {}
 
 
 def test_a_row_without_a_token_whose_lock_has_another_name_is_not_judged(store: str) -> None:
@@ -303,6 +285,12 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any
     assert state(free)[0] == "uploading"
     assert state(busy)[0] == "processing"
     assert any("cannot list" in note for note in report.left_out)
+    no_guards()
+    guarded_function(name="video:{video_id}:{video_id.__class__}", guard=ONCE)  # its lock may be one of another name
+    row = claimed()
+    report = swept()
+    assert "cannot list its locks" in found(report, "abandoned").why
+    assert state(row)[0] == "processing"
 
 
 @pytest.mark.database
@@ -315,16 +303,6 @@ def test_with_locks_of_one_process_rows_are_not_judged(settings: Any) -> None:
     report = swept()
     assert tally_of(report) == {}
     assert any("one process" in note for note in report.left_out)
-    assert state(row)[0] == "processing"
-
-
-def test_a_store_that_is_down_is_told_and_nothing_else(settings: Any) -> None:
-    settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
-    no_guards()
-    guarded_function(guard=ONCE)
-    row = claimed()
-    with pytest.raises(BackendUnavailable):
-        swept()
     assert state(row)[0] == "processing"
 
 

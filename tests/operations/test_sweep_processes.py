@@ -6,7 +6,6 @@ import json
 import signal
 import subprocess
 import sys
-import time
 from typing import Any
 
 import pytest
@@ -110,16 +109,6 @@ def test_of_two_tasks_the_one_that_the_dead_holder_ran_is_published(celery_site,
     assert headers["eta"] is not None, "it is not to be run before the commit"
 
 
-def test_uniqueness_of_the_message_that_died_is_no_hindrance(celery_site, only) -> None:
-    only("swept_once")
-    row = Video.objects.create(status="processing", lock_token="t" * 32, lock_epoch=1)
-    celery_site.publish("tests.support.celery_site.sweep_tasks.swept_once", video_id=row.pk)
-    celery_site.app.control.purge()
-    report = swept(requeue=True)
-    assert report.published == 1
-    assert celery_site.waiting() == 1
-
-
 def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkeypatch: pytest.MonkeyPatch) -> None:
     only("swept_video")
     row = claimed()
@@ -135,26 +124,6 @@ def test_a_broker_that_is_down_leaves_the_row_as_it_is(celery_site, only, monkey
 
 
 # Live ones
-
-
-@pytest.mark.database
-def test_a_live_long_task_is_never_touched(celery_site, only) -> None:
-    """Its worker is another process, its lock is renewed by a real heartbeat, and a sweep runs all the time."""
-    only("swept_video")
-    celery_site.configure(lease=3)
-    row = Video.objects.create()
-    gate = celery_site.gate()
-    celery_site.worker()
-    result = celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk, until=gate)
-    celery_site.started(row.pk)
-    reports = []
-    ends = time.monotonic() + 4  # the lease is over by then, unless renewed
-    while time.monotonic() < ends:
-        reports.append(swept(requeue=True, pause=0.05))
-    gate.open()
-    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": row.pk})
-    assert {tuple(tally_of(report)) for report in reports} == {()}
-    assert state(row) == ("ready", 1)
 
 
 def test_a_task_that_began_while_the_store_was_down_is_not_touched(celery_site, only) -> None:

@@ -23,7 +23,7 @@ CODES = StateGuard(claim_from=["imported"], claim_as="coding", done="ready")
 REVIEW = StateGuard(field="review", claim_from=["uploading"], claim_as="coding", done="ready")
 
 
-@pytest.fixture(params=stores("redis", "database"), autouse=True)
+@pytest.fixture(params=stores("redis"), autouse=True)
 def store(request: pytest.FixtureRequest, settings: Any) -> Any:
     """The store in force, empty; no guard is registered."""
     no_guards()

@@ -67,16 +67,3 @@ def test_who_waits_in_order(store: str) -> None:
         assert len(operations.list_waiters("a", 2).waiters) == 2
         assert operations.list_waiters("a", 2).total == 3
     assert operations.list_waiters("a").waiters == []
-
-
-def test_no_token_is_told(store: str) -> None:
-    take("a", 1)
-    with waiting("a", 2):
-        assert f"{2:032x}" not in repr(operations.list_waiters("a"))
-
-
-@pytest.mark.django_db(transaction=True)
-def test_polling_waiters_are_not_listed(settings: Any) -> None:
-    settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.database.DatabaseBackend"}
-    take("a", 1)
-    assert operations.list_waiters("a") == operations.WaitersPage([], 0, False)

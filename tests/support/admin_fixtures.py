@@ -12,21 +12,9 @@ from django.test import Client
 
 from django_tasklock.backends import get_backend
 from django_tasklock.types import fingerprint
-from tests.support.admin_pages import token_of
+from tests.support.admin_pages import PERMISSIONS, token_of
 from tests.support.stores import an_ask, clear, granted
 
-PERMISSIONS = {
-    "viewer": ["view_lock"],
-    "releaser": ["release_lock"],
-    "operator": ["view_lock", "release_lock"],
-    "nobody": ["view_lock", "release_lock", "view_ratelimit", "change_ratelimit"],
-    "parked_viewer": ["view_parkedmessage"],
-    "parked_operator": ["view_parkedmessage", "change_parkedmessage", "view_lock"],
-    "auditor": ["view_auditentry"],
-    "limit_viewer": ["view_ratelimit"],
-    "limit_changer": ["change_ratelimit"],
-    "limit_operator": ["view_ratelimit", "change_ratelimit"],
-}
 Take = Callable[..., str]
 
 

@@ -11,10 +11,21 @@ from typing import Any
 from django.contrib.admin.utils import quote
 from django.test import Client
 
-__all__ = ["KINDS", "LIST", "Reader", "acts_on", "page_of", "table", "token_of", "words"]
+__all__ = ["LIST", "PERMISSIONS", "Reader", "acts_on", "page_of", "table", "token_of", "words"]
 
-KINDS = ("anonymous", "nobody", "staff", "viewer", "releaser", "operator", "root")
-"""Not logged in; not staff; staff without permissions; may look; may release but not look; may do both; superuser."""
+PERMISSIONS = {
+    "viewer": ["view_lock"],
+    "releaser": ["release_lock"],
+    "operator": ["view_lock", "release_lock"],
+    "nobody": ["view_lock", "release_lock", "view_ratelimit", "change_ratelimit"],
+    "parked_viewer": ["view_parkedmessage"],
+    "parked_operator": ["view_parkedmessage", "change_parkedmessage", "view_lock"],
+    "auditor": ["view_auditentry"],
+    "limit_viewer": ["view_ratelimit"],
+    "limit_changer": ["change_ratelimit"],
+    "limit_operator": ["view_ratelimit", "change_ratelimit"],
+}
+"""The permissions of people by their names; ``nobody`` is not staff. Others have none; ``root`` is a superuser."""
 LIST = "/admin/tasklock/lock/"
 
 
