@@ -20,6 +20,7 @@ from django_tasklock.types import AcquireRequest
 from tests.support.guards import GUARD, held, states
 from tests.support.proxy import scripts
 from tests.support.rest import PREFIX, SECRETS, problem, url
+from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
