@@ -125,9 +125,9 @@ class ListingContract(StoreContract):
         assert backend.prune(2) == 2
         assert [record.name for record in backend.records("orphaned")] == ["dead:2", "dead:3"]
         assert backend.prune(10) == 2
-        assert backend.prune(10) == 0
         assert sorted(record.name for record in backend.records()) == ["alive", "dead:4"]
-        assert backend.counts() == Counts(2, 0, 0, 0)
+        # Of several instances one may have heard of a lock late.
+        eventually(lambda: backend.prune(10) == 0 and backend.counts() == Counts(2, 0, 0, 0))
         assert backend.release("dead:0", dead[0].token) is Released.GONE
         assert backend.renew([Renewal("dead:0", dead[0].token, 5000)]) == [RenewalResult.LOST]
         assert granted(backend.acquire(an_ask("dead:0"))).fence > fences[0]
