@@ -19,9 +19,15 @@ pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
 
-def subscribers(store: redis.Redis) -> set[str]:
-    """The connections that listen, of whatever process."""
-    return {client["id"] for client in store.client_list(_type="pubsub")}
+def channels(store: redis.Redis, name: str) -> set[bytes]:
+    """Those on which somebody waits for this lock or limiter."""
+    waiters = store.hvals(f"task_lock#waiters:{name}") + store.hvals(f"task_lock#permits-waiters:{name}")
+    return {waiter.split()[1] for waiter in waiters}
+
+
+def listeners(store: redis.Redis, channel: bytes | str) -> int:
+    """How many connections listen there."""
+    return int(dict(store.pubsub_numsub(channel)).popitem()[1])
 
 
 def place(store: redis.Redis, name: str, token: str) -> tuple[int, str]:
@@ -38,7 +44,6 @@ def test_threads_and_coroutines_wait_on_one_connection(store: redis.Redis, anoth
     for one in names:
         for leases in (holder, holder.permits):
             granted(leases.acquire(an_ask(one, held[one])))
-    before = subscribers(store)
     woken: list[str] = []
 
     def wait(one: str) -> None:
@@ -62,7 +67,8 @@ def test_threads_and_coroutines_wait_on_one_connection(store: redis.Redis, anoth
     for thread in threads:
         thread.start()
     eventually(lambda: all(holder.waiters(one).total == holder.permits.waiters(one).total == 1 for one in names))
-    assert len(subscribers(store) - before) == 1
+    eventually(lambda: len(set().union(*(channels(store, one) for one in names))) == 1)  # of a process, for all
+    assert listeners(store, channels(store, name + ":0").pop()) == 1
     for one in names:
         for leases in (holder, holder.permits):
             leases.release(one, held[one])
@@ -77,12 +83,12 @@ def test_the_subscription_ends_when_nobody_has_waited_for_a_while(
     monkeypatch.setattr(wake, "LINGER", 0.1)
     backend, holder = another(), an_ask(name)
     granted(backend.acquire(holder))
-    before = subscribers(store)
     for _ in range(2):
         with backend.waiter(an_ask(name)) as waiter:
             assert isinstance(waiter.acquire(), Busy)
-            assert len(subscribers(store) - before) == 1
-        eventually(lambda: subscribers(store) <= before)
+            channel = place(store, name, waiter.request.token)[1]
+            eventually(lambda channel=channel: listeners(store, channel) == 1)
+        eventually(lambda channel=channel: listeners(store, channel) == 0)
 
 
 def test_a_message_about_an_earlier_turn_is_no_grant(store: redis.Redis, another: Any, name: str) -> None:
