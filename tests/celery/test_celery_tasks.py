@@ -36,9 +36,8 @@ from django_tasklock.guards.guard import registered
 from django_tasklock.locks.holder import this_machine
 from django_tasklock.names import Names
 from django_tasklock.operations.guarded_rows import lock_name
-from django_tasklock.signals import claim_stale
 from django_tasklock.types import AcquireRequest, Grant
-from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, new_token, states
+from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, new_token, states
 from tests.testapp.models import Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
@@ -214,15 +213,6 @@ class TestTasks:
         assert (task, task_id) == (process_video.name, published_as.id)
         assert holder.endswith(f":{os.getpid()} ({process_video.name}[{published_as.id}])")
         assert told == holder
-
-    def test_the_holder_of_what_a_task_calls_is_that_task(self):
-        seen = []
-        bodies["report"] = lambda day: seen.append(current_lock().info().task)
-        bodies["unlocked"] = lambda: report("monday")
-        unlocked.delay()
-        work_off()
-        report("monday")
-        assert seen == [unlocked.name, ""]
 
     def test_a_skip_can_be_a_result(self):
         bodies["report"] = lambda day: pytest.fail("the body ran")
@@ -542,35 +532,6 @@ class TestTransactions:
             process_video.delay_on_commit(video.pk)
             assert states(video) == ("uploading", 0, 0)
         assert states(video) == ("ready", 0, 1)
-
-
-@pytest.mark.redis
-@pytest.mark.django_db(transaction=True)
-def test_on_redis(settings):
-    """The same once more where production has its locks."""
-    from tests import settings as test_settings
-
-    settings.TASKLOCK = test_settings.TASKLOCK
-    video = Video.objects.create()
-    seen = []
-
-    def body(task, video_id):
-        seen.append(process_video.lock.info(video_id=video_id).task_id)
-        seen.append(elsewhere(lambda: process_video(video_id))["reason"])
-        if not task.request.retries:
-            raise task.retry()
-        return "done"
-
-    bodies["process"] = body
-    message = process_video.delay(video.pk)
-    with heard(claim_stale) as told:
-        assert work_off()[0] == "RETRY"
-        assert not process_video.lock.is_locked(video_id=video.pk)
-        assert work_off() == ("SUCCESS", "done")
-    assert told == []
-    assert seen == [message.id, "already_processing"] * 2
-    assert states(video) == ("ready", 0, 2)
-    assert not process_video.lock.is_locked(video_id=video.pk)
 
 
 class TestSeveralNames:

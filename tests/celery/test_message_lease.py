@@ -170,16 +170,6 @@ class TestTheBroker:
         self.reconnected(site)
         long()
 
-    def test_a_restart_that_loses_nothing(self, site: Site, request: pytest.FixtureRequest, tmp_path: Path) -> None:
-        site.broker.stop()
-        site.broker.options = ("--appendonly", "yes", "--appendfsync", "always", "--dir", str(tmp_path))
-        site.broker.start()
-        long = request.getfixturevalue("long")
-        site.broker.kill()
-        site.broker.start()
-        self.reconnected(site)
-        long()
-
     def test_a_restart_that_loses_everything(self, site: Site, long: Callable[[], None]) -> None:
         """What runs is written down again: its worker may yet die."""
         site.broker.kill()

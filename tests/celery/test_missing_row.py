@@ -154,12 +154,6 @@ class TestElsewhere:
             make(on_conflict="raise")(PK)
         assert caught.value.reason == "missing"
 
-    def test_in_the_body_of_another_task(self, app):
-        inner = model_lock(Video, "video:{pk}", guard=GUARD, on_conflict="skip")(lambda pk: "ran")
-        app.task(lambda: inner(PK), key="outer").delay()
-        assert app.run()[1]["reason"] == "missing"
-        assert app.all() == []
-
 
 @pytest.mark.parametrize("given", [0, None, float("nan")])
 def test_a_timeout_that_is_none(given):

@@ -7,15 +7,11 @@ import time
 import pytest
 
 from tests.support.celery_site.journal import most_at_once
-from tests.support.endings import KINDS, LEASE, PROMPT, Begun, begin, revoke
+from tests.support.endings import KINDS, LEASE, Begun, begin, revoke
 from tests.support.pools import OTHERS, needs
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
-
-SHORT = 1.0  # seconds of lease where it is the lease that frees
-LATER = SHORT + PROMPT
-EXPIRED = -2  # what Redis says instead of the time that a key has left
 
 BY_ITSELF = [
     # how it ends, its result, the row, what its body did
@@ -87,21 +83,6 @@ def test_warm_shutdown_waits_for_the_end(celery_site, pool):
     one.let_go()
     one.left("SUCCESS", "ready")
     assert server.ended() == 0
-
-
-def test_the_lease_frees_what_a_killed_worker_had(celery_site, worker):
-    celery_site.configure(lease=SHORT)
-    worker()
-    one = Begun(celery_site, "once_video", "sits", True, {})
-    one.started()
-    # A publisher that is slow gives the message its time in the queue when it runs already; the heartbeat mends that.
-    celery_site.wait_until(lambda: one.unique_for() <= SHORT)
-    for server in celery_site.workers:
-        server.kill()
-    # It is there for the rest of its lease; on a slow machine that may be over when the workers are gone.
-    left = celery_site.locks.pttl(f"task_lock:{one.name}")
-    assert left == EXPIRED or 0 <= left <= SHORT * 1000
-    one.left("PENDING", "processing", LATER)
 
 
 @pytest.mark.parametrize("pool", ["prefork", "gevent"], indirect=True)
