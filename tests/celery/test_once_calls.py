@@ -18,7 +18,7 @@ from django_tasklock.celery.options import of_call
 from django_tasklock.conf import DEFAULT
 from tests.support.guards import elsewhere
 
-pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_app"]
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.once_tasks"]
 
 ALL = {

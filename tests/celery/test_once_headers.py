@@ -16,7 +16,7 @@ from django_tasklock.celery.message import HEADER, RECEIVED, Message, header_of
 from django_tasklock.types import monotonic
 from tests.support.once_app import OnceApp
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ from django_tasklock.names import MAX_LENGTH
 from tests.support.once_app import OnceApp
 from tests.testapp.models import Video
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 
 
 def keys(app: OnceApp) -> list[str]:

@@ -14,7 +14,7 @@ from django_tasklock import TaskLock, TaskLockAcquireError, current_lock, task_l
 from django_tasklock.backends import get_backend
 from tests.support.guards import elsewhere
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 
 
 def name_here() -> str:

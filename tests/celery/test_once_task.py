@@ -25,7 +25,7 @@ from django_tasklock.exceptions import GuardRejected
 from tests.support.guards import GUARD, MEMORY, elsewhere, states
 from tests.testapp.models import Video
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 ROOT = Path(__file__).parents[2]
 
 

@@ -29,7 +29,7 @@ from tests.support.guards import new_token
 from tests.support.once_app import OnceApp, once_app
 from tests.support.stores import eventually
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 

@@ -24,7 +24,7 @@ from django_tasklock.types import AcquireRequest
 from tests.support.guards import new_token
 from tests.support.once_app import OnceApp
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 pytestmark = [
     pytest.mark.django_db(transaction=True),
     pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),

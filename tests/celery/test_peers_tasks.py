@@ -13,7 +13,7 @@ import pytest
 from django_tasklock import TaskLockError
 from tests.support.guards import elsewhere
 
-pytest_plugins = ["tests.support.once_app"]
+pytest_plugins = ["tests.support.once_fixtures"]
 
 
 class TestDifferences:

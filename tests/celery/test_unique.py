@@ -36,7 +36,7 @@ from tests.support.proxy import Proxy, scripts
 from tests.support.stores import eventually
 from tests.testapp.models import Video
 
-pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_app", "tests.support.redis_fixtures"]
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures", "tests.support.redis_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.api_tasks"]
 
 BOTH = pytest.mark.parametrize("until", ["until_start", "until_finish"])

@@ -9,15 +9,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import pytest
 from celery import Celery, _state
 from celery.app.trace import build_tracer
 from celery.worker.strategy import hybrid_to_proto2
 from kombu.simple import SimpleQueue
 
-from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
-from tests.support.guards import MEMORY
 
 __all__ = ["Message", "OnceApp", "once_app"]
 
@@ -126,15 +123,6 @@ class OnceApp:
     def _simple(self) -> Iterator[SimpleQueue]:
         with self.app.connection_for_read() as connection, connection.SimpleQueue(self.queue) as queue:
             yield queue
-
-
-@pytest.fixture
-def app(settings: Any) -> Iterator[OnceApp]:
-    """An app, and its locks in memory."""
-    settings.TASKLOCK = {**MEMORY, "TIMEOUT": 1000}
-    reset()
-    with once_app() as made:
-        yield made
 
 
 @contextmanager
