@@ -70,9 +70,10 @@ $(python):
 	@python=$$(.ci/find-python 3.11 $(PYTHON)) && echo "Making $(VENV) with $$($$python --version)" && $$python -m venv $(VENV)
 
 # One stamp for each extra, so that a second run installs nothing and needs no network.
+# uWSGI is linked with the interpreter that it is compiled for: a cached one may be that of another Python of this version.
 $(VENV)/.test $(VENV)/.lint $(VENV)/.docs $(VENV)/.peers $(VENV)/.uwsgi $(VENV)/.demo $(VENV)/.postgres $(VENV)/.tenants $(VENV)/.mysql: $(VENV)/.%: setup.cfg | $(python)
 	@echo "Installing django_tasklock[$*] into $(VENV)"
-	@$(pip_install) --editable ".[$*]" $(constraint)
+	@$(pip_install) $(if $(filter uwsgi,$*),--no-cache-dir) --editable ".[$*]" $(constraint)
 	@touch $@
 
 $(VENV)/.bench: benchmarks/requirements.txt | $(python)
