@@ -213,7 +213,7 @@ def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
     with ThreadPoolExecutor(2) as pool:
         reports = [part.result() for part in [pool.submit(one), pool.submit(one)]]
     # Of one lock the row may be put back by one sweep and the lock be released by the other: then both have acted.
-    assert 6 <= sum(report.swept for report in reports) <= 9, [tally_of(report) for report in reports]
+    assert 6 <= sum(report.swept for report in reports) <= 9, [report.findings for report in reports]
     assert all(get_backend().get(f"video:{row.pk}") is None for row in rows)
     assert {state(row) for row in rows} == {("uploading", "", 2)}, "the epoch was raised once"
 

@@ -61,14 +61,22 @@ AGAIN = StateGuard(claim_from=[*_OPEN, "ready"], claim_as="processing", done="re
 
 def no_guards() -> None:
     """Let no guard be known, nor become so: those of task modules are registered as an app first asks for them."""
-    import_task_modules()
+    _import_what_sweeps_import()
     replace_registered([])
+
+
+def _import_what_sweeps_import() -> None:
+    """Now and not in the midst of a test. A thread of its own may have another app as its current one."""
+    import_task_modules()
+    thread = threading.Thread(target=import_task_modules)
+    thread.start()
+    thread.join()
 
 
 @contextmanager
 def only_guards(guards: Iterable[Guarded]) -> Iterator[None]:
     """Let only these guards be known during the block: modules of tests register theirs as they are imported."""
-    import_task_modules()
+    _import_what_sweeps_import()
     before = registered()
     replace_registered(guards)
     yield
