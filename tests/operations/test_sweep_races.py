@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -11,6 +12,7 @@ from django.db import connections, transaction
 
 from django_tasklock import StaleClaim
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.republish import Publisher
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
@@ -157,6 +159,18 @@ def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert tally_of(swept()) == {"abandoned": (1, 0, 1, 0)}
     taken[0].finish()
     assert state(row)[0] == "ready"
+
+
+def test_the_task_of_a_row_that_is_claimed_just_then_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    published: list[Any] = []
+    monkeypatch.setattr(Publisher, "obstacle", lambda self, locked, pk: "")
+    monkeypatch.setattr(Publisher, "publish", lambda self, *row: published.append(row) or ("id", math.inf))
+    claimed()
+    with monkeypatch.context() as patch:
+        patch.setattr(restoring, "revoke_claim", lambda *args: False)
+        assert tally_of(swept(requeue=True)) == {"abandoned": (1, 0, 1, 0)}
+    assert published == []
+    assert swept(requeue=True).published == 1
 
 
 def test_a_row_whose_next_holder_has_the_lock_and_not_yet_the_row_is_left_alone(

@@ -72,6 +72,6 @@ FAULTS = [
         "the task is published although the row has changed hands",
         "                    return RestoreResult(False)\n                message_id",
         "                    pass\n                message_id",
-        "tests/operations/test_sweep_processes.py -k several_sweeps",
+        "tests/operations/test_sweep_races.py -k is_not_published",
     ),
 ]

@@ -18,13 +18,6 @@ FAULTS = [
         "tests/doors/test_rest_table.py",
     ),
     Fault(
-        "rest/access.py",
-        "callers who are not logged in are let through",
-        "if not user or not user.is_authenticated or not hasattr",
-        "if not user or not hasattr",
-        "tests/doors/test_rest_auth.py::TestClosed",
-    ),
-    Fault(
         "rest/view.py",
         "a view inside of the project's transaction",
         "            transaction.non_atomic_requests(using=alias)(view)",
