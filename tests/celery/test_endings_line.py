@@ -104,7 +104,11 @@ def test_the_next_goes_first_while_the_first_is_to_come_back(celery_site, line):
         for result in (one.first, one.second, one.third):
             assert celery_site.outcome(result)[0] == "SUCCESS"
         one.empties()
-        assert one.order() == [0, 1, 2, 0]
+        order = one.order()
+        assert order[:2] == [0, 1]
+        assert sorted(order[2:]) == [0, 2], (
+            "a retry has its first number: it goes before the third if it is back by then"
+        )
 
 
 @pytest.mark.broker
