@@ -379,10 +379,10 @@ def raising(error):
 
 @pytest.mark.django_db(transaction=True)
 def test_of_a_publisher_that_does_not_know_the_task_none_overtakes_a_parked_one(app):
-    task = app.task(key="a", on_conflict="queue")
+    task = app.task(key="unknown to its publisher", on_conflict="queue")
     for argument in ("first", "second"):
         app.app.send_task(task.name, (argument,))
-    with TaskLock("a"):
+    with TaskLock("unknown to its publisher"):
         assert elsewhere(app.run)[0] == "IGNORED"
     assert app.run()[0] == "IGNORED"  # it parks and promotes the first
     assert [app.run(), app.run()] == [("SUCCESS", "ran")] * 2
@@ -394,18 +394,18 @@ def test_of_a_publisher_that_does_not_know_the_task_none_overtakes_a_parked_one(
 def test_what_succeeded_does_not_wait_behind_others():
     """Its publisher did not know the task: its place is that of its arrival, behind what waits by now."""
     with once_app() as app:  # on Redis, which has the line
-        body = task_lock("a", on_conflict="queue")(lambda *args: app.body(*args))
+        body = task_lock("succeeded", on_conflict="queue")(lambda *args: app.body(*args))
         task = app.task(body, base=Task, acks_late=True)
         first = app.app.send_task(task.name, ("first",))
         message = app.take()
         assert app.run(message) == ("SUCCESS", "ran")
         second = app.app.send_task(task.name, ("second",))
-        with TaskLock("a"):
+        with TaskLock("succeeded"):
             assert elsewhere(app.run)[0] == "IGNORED"
         assert app.run(message, **AGAIN_BY_BROKER)[0] == "IGNORED"
         [waiting] = parked_messages()
         assert waiting.task_id == second.id
-        assert get_backend().count_before("a", waiting.number + 60_000_000) == 1  # however late another comes
+        assert get_backend().count_before("succeeded", waiting.number + 60_000_000) == 1  # however late another comes
         assert app.app.AsyncResult(first.id).state == "SUCCESS"
 
 
