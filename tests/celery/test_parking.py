@@ -42,6 +42,7 @@ from tests.doors.test_admin_parked import message
 from tests.support.celery_site.courier import Courier, Killed
 from tests.support.dropping import answer_lost
 from tests.support.guards import elsewhere, new_token
+from tests.support.once_app import once_app
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site.queue_tasks"]
@@ -856,3 +857,14 @@ def most_rows(plan):
     """The most rows any step of a plan looked at."""
     here = plan["Actual Rows"] * plan["Actual Loops"] + plan.get("Rows Removed by Filter", 0)
     return max([here, *(most_rows(part) for part in plan.get("Plans", []))])
+
+
+@pytest.mark.redis
+@pytest.mark.django_db(transaction=True)
+def test_what_is_not_due_yet_delays_nobody():
+    with once_app() as app:
+        task = app.task(key="not due yet", on_conflict="queue")
+        task.apply_async(countdown=60)
+        app.take()
+        task.delay()
+        assert app.run() == ("SUCCESS", "ran")
