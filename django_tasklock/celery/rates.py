@@ -140,7 +140,7 @@ class Turn:
         self.carried = pop_reservation(self.request) or {}
         self.limiter = limited.limiter(args, kwargs)
         self.cost = limited.cost(args, kwargs)
-        self.timeout = self.carried.get("left", limited.timeout)
+        self.blocking_timeout = self.carried.get("left", limited.blocking_timeout)
         self.missed = int(self.carried.get("missed", 0))
 
     def take(self) -> None:
@@ -168,14 +168,14 @@ class Turn:
         token = self.carried.get("token")
         # A past reservation may have been used for a call by another delivery of the message.
         if token and (not may_have_been_used(self.message.task, self.request) or is_future(self.limiter, self.carried)):
-            return self.limiter.restore(token, self.timeout, spaced=True)
-        return self.limiter.reserve(self.timeout, cost=self.cost, spaced=True)
+            return self.limiter.restore(token, self.blocking_timeout, spaced=True)
+        return self.limiter.reserve(self.blocking_timeout, cost=self.cost, spaced=True)
 
     def _send_again(self, wait: float, fields: dict[str, Any], began: float) -> NoReturn:
         message = self.message
         seconds = countdown(message.task.app, self.limiter, wait, self.missed)
-        if self.timeout is not None:
-            remaining = max(0.0, self.timeout - (monotonic() - began) - seconds)
+        if self.blocking_timeout is not None:
+            remaining = max(0.0, self.blocking_timeout - (monotonic() - began) - seconds)
             fields["left"] = remaining
         header = reservation_header(fields, message.retries, self.missed)
         send(message.to_signature(countdown=seconds, put_back=None, **{RATE: header}), message.task)
@@ -244,7 +244,7 @@ def spread(task: Any, calls: int | Iterable[Any], **sending: Any) -> list[AsyncR
         for _, group in groupby(priced, key=lambda one: (one[0].name, one[1])):
             some = list(group)
             limiter, cost = some[0]
-            booked = limiter.reserve_many(len(some), limited.timeout, cost=cost)
+            booked = limiter.reserve_many(len(some), limited.blocking_timeout, cost=cost)
             reserved += [(limiter, reservation) for reservation in booked]
         for (args, kwargs), (limiter, reservation) in zip(wanted, reserved, strict=True):
             sent.append(publish(task, args, kwargs, limiter, reservation, sending))

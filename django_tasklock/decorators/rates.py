@@ -35,10 +35,10 @@ class LimitOfCall:
         limiter: Callable[[], RateLimiter],
         tenant: str | Callable[..., object] | None,
         cost: int | Callable[..., int],
-        timeout: Duration | None,
+        blocking_timeout: Duration | None,
     ) -> None:
         self.name = name
-        self.timeout = timeout
+        self.blocking_timeout = blocking_timeout
         """The longest that a call waits, in seconds; ``None``: the limiter's ``max_wait``."""
         self._limiter = limiter
         self._cost = cost
@@ -47,7 +47,7 @@ class LimitOfCall:
     def check(self) -> None:
         """Raise ``TaskLockError`` for options with which no call can be made."""
         limiter = self._limiter() if self._tenant is None else self._limiter().tenant(None)
-        limiter.check_call(self.timeout, 1 if callable(self._cost) else self._cost)
+        limiter.check_call(self.blocking_timeout, 1 if callable(self._cost) else self._cost)
 
     def limiter(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> RateLimiter:
         """Return the limiter, or the tenant's limiter, of a call with these arguments, by the current settings."""
@@ -64,11 +64,11 @@ class LimitOfCall:
 
     def acquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
         """Wait until a call may be made."""
-        return self.limiter(args, kwargs).acquire(self.timeout, cost=self.cost(args, kwargs))
+        return self.limiter(args, kwargs).acquire(self.blocking_timeout, cost=self.cost(args, kwargs))
 
     async def aacquire(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Reservation:
         """Do what ``acquire`` does, for coroutines."""
-        return await self.limiter(args, kwargs).aacquire(self.timeout, cost=self.cost(args, kwargs))
+        return await self.limiter(args, kwargs).aacquire(self.blocking_timeout, cost=self.cost(args, kwargs))
 
 
 def limiter_source(name: str, rates: tuple[Any, ...], options: LimiterOptions) -> Callable[[], RateLimiter]:
@@ -92,15 +92,15 @@ def rate_limited(
     *rates: Any,
     tenant: str | Callable[..., object] | None = None,
     cost: int | Callable[..., int] = 1,
-    timeout: Duration | None = None,
+    blocking_timeout: Duration | None = None,
     **options: Unpack[LimiterOptions],
 ) -> Callable[[F], F]:
     """Make calls of the decorated function, or coroutine function, wait until a rate limit allows them.
 
     ``rates`` and ``options`` are those of ``RateLimiter``. ``tenant``: a template over the arguments,
     ``"{customer_id}"``, or a callable that takes them. ``cost``: the units of a call, or a callable that takes the
-    arguments. ``timeout``: the longest that a call waits, in seconds. Raises ``RateLimitExceeded`` instead of calling
-    the function if its turn would come later, ``TaskLockError`` at decoration for options that cannot work.
+    arguments. ``blocking_timeout``: the longest that a call waits, in seconds. Raises ``RateLimitExceeded`` instead of
+    calling the function if its turn would come later, ``TaskLockError`` at decoration for options that cannot work.
     """
     if callable(name):
         raise TaskLockError("write @rate_limited('tavily', '100/m'), with a name")
@@ -122,7 +122,7 @@ def rate_limited(
                 " function: a reservation is for the call, not for a call that is skipped or has to wait",
                 name=name,
             )
-        limited = LimitOfCall(function, name, limiter, tenant, cost, timeout)
+        limited = LimitOfCall(function, name, limiter, tenant, cost, blocking_timeout)
         if rates:  # otherwise they are in the settings, which may not be complete yet
             limited.check()
 

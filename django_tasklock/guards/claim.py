@@ -347,6 +347,9 @@ class Claim:
         """The name of the row in messages and signals: ``videos.Video:42``."""
         return f"{self.model._meta.label}:{self.pk}"
 
+    def __repr__(self) -> str:
+        return f"<Claim {self.name}>"
+
 
 def _rejected(model: type[Model], pk: Any, row: dict[str, Any] | None, guard: StateGuard) -> GuardRejected:
     """Log, signal and return the error for a row that cannot be claimed. ``row``: its values by column."""

@@ -128,6 +128,10 @@ class StateGuard:
         self.missing_timeout = milliseconds(missing_timeout, "missing_timeout") / 1000
         self._fits: WeakSet[type[Model]] = WeakSet()
 
+    def __repr__(self) -> str:
+        moves = f" {self.field}: {list(self.claim_from)} to {self.claim_as!r}" if self.claim_from else ""
+        return f"<StateGuard{moves}>"
+
     def __getstate__(self) -> dict[str, Any]:
         """Return the state to pickle, without the weak references to checked models."""
         return {name: value for name, value in vars(self).items() if name != "_fits"}

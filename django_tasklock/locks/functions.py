@@ -254,7 +254,7 @@ class task_lock_context:  # noqa: N801  # used like a function
         if isinstance(answer, Refusal):
             events.conflict(answer.error, self._action)
             if self.raise_on_fail:
-                raise answer.error
+                raise self.lock.block_refused(answer)
             return False
         self.lock.enter(answer, generator_in(frame))
         return True

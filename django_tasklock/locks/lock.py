@@ -407,7 +407,7 @@ class Acquirable(ABC):
     def __enter__(self) -> Self:
         answer = self.take(action="raise")
         if isinstance(answer, Refusal):
-            raise answer.error
+            raise self.block_refused(answer)
         self.enter(answer, generator_in(sys._getframe(1)))
         return self
 
@@ -419,7 +419,7 @@ class Acquirable(ABC):
     async def __aenter__(self) -> Self:
         answer = await self.atake(action="raise")
         if isinstance(answer, Refusal):
-            raise answer.error
+            raise self.block_refused(answer)
         self.enter(answer, generator_in(sys._getframe(1)))
         return self
 
@@ -427,6 +427,13 @@ class Acquirable(ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.agive(self.leave_block(generator_in(sys._getframe(1))) or self.require_lease())
+
+    def block_refused(self, refusal: Refusal) -> TaskLockAcquireError:
+        """Return the error for a block that is not entered. It says how to wait if the block did not."""
+        error = refusal.error
+        if not self.parameters.max_wait and error.__cause__ is None:
+            error.args = (f"{error}; the block did not wait for it: blocking_timeout= says for how many seconds",)
+        return error
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.name!r}{' held' if self.held else ''}>"

@@ -84,13 +84,13 @@ class RateLimiter:
 
     # Calls
 
-    def acquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
-        """Wait until the call is allowed. ``timeout``: seconds, by default ``max_wait``.
+    def acquire(self, blocking_timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
+        """Wait until the call is allowed. ``blocking_timeout``: seconds, by default ``max_wait``.
 
         Raises ``RateLimitExceeded`` at once if the call would not be allowed in time; ``retry_after`` is the wait that
         it would have taken. Raises ``BackendUnavailable`` with the policy ``"closed"``.
         """
-        return self._new(timeout, cost).book().use()
+        return self._new(blocking_timeout, cost).book().use()
 
     def try_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Return a reservation if the call is allowed now, ``None`` otherwise. It does not wait."""
@@ -99,19 +99,21 @@ class RateLimiter:
         except RateLimitExceeded:
             return None
 
-    def reserve(self, timeout: Duration | None = None, *, cost: int = 1, spaced: bool = False) -> Reservation:
+    def reserve(self, blocking_timeout: Duration | None = None, *, cost: int = 1, spaced: bool = False) -> Reservation:
         """Book the first free slot without waiting for it. Raises like ``acquire``.
 
         ``spaced``: if the slot is not now, spread the slots evenly over the window, so that work which is distributed
         to others does not come all at once.
         """
-        return self._new(timeout, cost, spaced).book()
+        return self._new(blocking_timeout, cost, spaced).book()
 
-    def reserve_many(self, number: int, timeout: Duration | None = None, *, cost: int = 1) -> list[Reservation]:
+    def reserve_many(
+        self, number: int, blocking_timeout: Duration | None = None, *, cost: int = 1
+    ) -> list[Reservation]:
         """Book ``number`` slots, all or none, spread evenly over the window. Raises like ``acquire``."""
         if type(number) is not int or number < 0:
             raise TaskLockError(f"number must be a whole number, 0 or more, not {number!r}", name=self.name)
-        several = [self._new(timeout, cost) for _ in range(number)]
+        several = [self._new(blocking_timeout, cost) for _ in range(number)]
         if several:
             several[0].limiter._book_all(several)
         return several
@@ -134,9 +136,9 @@ class RateLimiter:
                 new.cancel()
             raise
 
-    async def aacquire(self, timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
+    async def aacquire(self, blocking_timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, the slot is returned."""
-        return await (await self._new(timeout, cost).abook()).ause()
+        return await (await self._new(blocking_timeout, cost).abook()).ause()
 
     async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
         """Do what ``try_acquire`` does, for coroutines."""
@@ -149,17 +151,17 @@ class RateLimiter:
         """Let a call be made without the store, or raise ``error``, as ``on_unavailable`` says."""
         self.outage.apply(self.name, self.limit.on_unavailable, error)
 
-    def check_call(self, timeout: Duration | None, cost: int) -> None:
-        """Raise ``TaskLockError`` for an invalid timeout, or a cost that exceeds the limit."""
-        self._new(timeout, cost)
+    def check_call(self, blocking_timeout: Duration | None, cost: int) -> None:
+        """Raise ``TaskLockError`` for an invalid ``blocking_timeout``, or a cost that exceeds the limit."""
+        self._new(blocking_timeout, cost)
 
-    def _new(self, timeout: Duration | None, cost: int = 1, spaced: bool = False) -> Reservation:
+    def _new(self, blocking_timeout: Duration | None, cost: int = 1, spaced: bool = False) -> Reservation:
         """Return a reservation without a slot, at the limiter to use: the default tenant's where there are tenants."""
         limiter = self.tenant(None) if self.limit.tenants and self.shared is None else self
         limiter.check_cost(cost)
         max_wait = limiter.limit.max_wait
-        if timeout is not None:
-            max_wait = microseconds(timeout, "timeout", name=self.name, zero=True)
+        if blocking_timeout is not None:
+            max_wait = microseconds(blocking_timeout, "blocking_timeout", name=self.name, zero=True)
         return Reservation(limiter, cost, monotonic() + max_wait / 1_000_000, spaced)
 
     def check_cost(self, cost: int) -> None:
@@ -175,14 +177,14 @@ class RateLimiter:
 
     # Reservations that move
 
-    def restore(self, token: str, timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
+    def restore(self, token: str, blocking_timeout: Duration | None = None, *, spaced: bool = False) -> Reservation:
         """Restore a reservation that another process has moved here: its slot, or another one if that was missed.
 
         An empty token books the next slot. Raises like ``acquire``.
         """
         if not token:
-            return self.reserve(timeout, spaced=spaced)
-        carried = self._new(timeout, spaced=spaced).carry(token)
+            return self.reserve(blocking_timeout, spaced=spaced)
+        carried = self._new(blocking_timeout, spaced=spaced).carry(token)
         carried.limiter.check_cost(carried.cost)
         return carried.restore()
 
@@ -254,6 +256,9 @@ class RateLimiter:
 
     async def __aexit__(self, *how: object) -> None:
         """Do nothing: the call was made."""
+
+    def __repr__(self) -> str:
+        return f"<RateLimiter {self.name!r} {', '.join(map(str, self.terms.rates))}>"
 
 
 def configured_rates(name: str) -> object:

@@ -135,6 +135,9 @@ class Reservation:
         """The microseconds that its slot may be away from now."""
         return min(self.limiter.terms.horizon, max(0, int((self.deadline - monotonic()) * 1_000_000)))
 
+    def __repr__(self) -> str:
+        return f"<Reservation {self.limiter.name!r} {self.state}>"
+
     # Booking
 
     def book(self) -> Self:

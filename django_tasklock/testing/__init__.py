@@ -19,7 +19,7 @@ Nothing here changes what other processes see, so tests may run in parallel. A R
 from __future__ import annotations
 
 from django_tasklock.testing.asserts import assert_locked, assert_not_locked
-from django_tasklock.testing.loss import kill_holder, lose, lose_lock, overtake
+from django_tasklock.testing.loss import kill_holder, lose, overtake
 from django_tasklock.testing.mixin import TaskLockTestMixin
 from django_tasklock.testing.others import HeldLock, LockWaiter, UsedLimit, limit_reached, lock_held, lock_waiting
 from django_tasklock.testing.process import REMEMBERING, forget, reset
@@ -40,7 +40,6 @@ __all__ = [
     "lock_held",
     "lock_waiting",
     "lose",
-    "lose_lock",
     "memory_store",
     "overtake",
     "reset",

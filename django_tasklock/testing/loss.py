@@ -24,42 +24,34 @@ SAYS = "a test says so"
 DEAD = -1  # the generation of no process
 
 
-def lose(lock: TaskLock | ConcurrencyLimiter, reason: str = SAYS) -> None:
-    """Lose the caller's lease of ``lock`` for this ``reason``, as if it had not been renewed in time.
+def lose(lock: Lockable | ConcurrencyLimiter, reason: str = SAYS) -> None:
+    """Lose this process's lease of ``lock`` for this ``reason``, as if it had not been renewed in time.
 
-    The store forgets it, so that others can acquire the lock. The holder learns of the loss at once: ``on_lost`` and
+    ``lock``: the lock's name, its object, or the limiter through which the caller has its permit. The store forgets the
+    lease, so that others can acquire the lock. The holder learns of the loss at once: ``on_lost`` and
     ``signals.lock_lost`` have been called when this returns. It works with every store, in synchronous code.
 
-    Raises ``TaskLockError`` if the caller does not hold it.
+    Raises ``TaskLockError`` if this process does not hold it.
 
-        >>> with TaskLock("report") as lock:
-        ...     testing.lose(lock)
-        ...     lock.ensure_held()
+        >>> with task_lock_context("report"):
+        ...     testing.lose("report")
+        ...     current_lock().ensure_held()
         Traceback (most recent call last):
         django_tasklock.exceptions.LockLost: lock 'report' is lost: a test says so
     """
-    lease = lock.lease
+    lease = lock.lease if isinstance(lock, TaskLock | ConcurrencyLimiter) else None
+    if lease is None and not isinstance(lock, ConcurrencyLimiter):
+        lease = _find(name_of(lock))
     if lease is None or lease.lost:
-        raise TaskLockError(f"the caller does not hold {lock.noun} {lock.name!r}", name=lock.name)
-    _lose(lease, reason)
-
-
-def lose_lock(lock: Lockable, reason: str = SAYS) -> None:
-    """Do what ``lose`` does for the holder of ``lock`` in this process, found by name.
-
-    For code under test that makes its lock itself: call this in the function that replaces the work in the test. Raises
-    ``TaskLockError`` if this process does not hold the lock.
-
-        >>> with task_lock_context("report"):
-        ...     testing.lose_lock("report")
-        ...     current_lock().lost
-        True
-    """
-    name = name_of(lock)
-    lease = _find(name)
-    if lease is None or lease.lost:
-        raise TaskLockError(f"this process does not hold lock {name!r}", name=name)
-    _lose(lease, reason)
+        name = lock if isinstance(lock, str) else lock.name
+        noun = lock.noun if isinstance(lock, ConcurrencyLimiter) else "lock"
+        raise TaskLockError(f"this process does not hold {noun} {name!r}", name=name)
+    first = lease.mark_lost(reason)  # before the store forgets it, so that a renewal does not report it
+    with contextlib.suppress(BackendUnavailable):  # no other caller can acquire it in an unavailable store
+        lease.backend.release(lease.name, lease.token)
+    if first:
+        for report in loss_reports([(lease, reason)]):
+            report()
 
 
 def kill_holder(lock: Lockable) -> None:
@@ -120,15 +112,6 @@ def overtake() -> None:
     for lease in _leases():
         if lease.token == claim.token:
             lease.backend.release(lease.name, lease.token)
-
-
-def _lose(lease: Lease, reason: str) -> None:
-    first = lease.mark_lost(reason)  # before the store forgets it, so that a renewal does not report it
-    with contextlib.suppress(BackendUnavailable):  # no other caller can acquire it in an unavailable store
-        lease.backend.release(lease.name, lease.token)
-    if first:
-        for report in loss_reports([(lease, reason)]):
-            report()
 
 
 def _find(name: str) -> Lease | None:

@@ -11,7 +11,7 @@ from celery import Celery
 from django.utils.module_loading import import_string
 
 import django_tasklock
-from django_tasklock import exceptions
+from django_tasklock import RateLimiter, StateGuard, TaskLock, exceptions, task_lock_context
 from django_tasklock.exceptions import (
     AlreadyPublished,
     BackendUnavailable,
@@ -106,11 +106,41 @@ class TestNames:
     def test_are_those_of_the_design(self):
         assert set(django_tasklock.__all__) == DESIGNED | ANSWERS
 
+    def test_begin_with_those_that_most_users_need(self):
+        first = [
+            "TaskLock",
+            "task_lock",
+            "model_lock",
+            "StateGuard",
+            "current_claim",
+            "RateLimiter",
+            "ConcurrencyLimiter",
+        ]
+        assert django_tasklock.__all__[: len(first)] == first
+
+    def test_objects_say_what_they_are(self):
+        guard = StateGuard(claim_from=["new", "billing"], claim_as="billing")
+        assert [repr(one) for one in (TaskLock("import"), guard, RateLimiter("bank", "100/m"))] == [
+            "<TaskLock 'import'>",
+            "<StateGuard status: ['new', 'billing'] to 'billing'>",
+            "<RateLimiter 'bank' 100/m>",
+        ]
+
     def test_errors_are_a_family(self):
         for name in exceptions.__all__:
             assert issubclass(getattr(exceptions, name), TaskLockError)
         assert issubclass(TaskLockError, Exception)
         assert not issubclass(LockLost, TaskLockAcquireError)
+
+
+@pytest.mark.parametrize("block", [TaskLock, task_lock_context])
+def test_a_block_that_did_not_wait_says_how_it_would(tasklock, block):
+    """Who knows ``timeout`` as the time to wait has written ``TaskLock("import", timeout=5)``."""
+    with tasklock.lock_held("import"):
+        with pytest.raises(TaskLockAcquireError, match="the block did not wait for it: blocking_timeout= says"):
+            block("import", timeout=5).__enter__()
+        with pytest.raises(TaskLockAcquireError, match="s of its timeout left$"):
+            block("import", blocking_timeout=0.01).__enter__()
 
 
 LOADED = "import json, sys; print(json.dumps(sorted(sys.modules)))"

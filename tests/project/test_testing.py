@@ -99,7 +99,7 @@ class TestReset:
         testing.reset()
         assert not is_task_locked("report")
         assert ConcurrencyLimiter("transcode", 1).acquire(blocking=False)
-        RateLimiter("mail", "1/m").acquire(timeout=0.01)
+        RateLimiter("mail", "1/m").acquire(blocking_timeout=0.01)
         assert acquire_task_lock("report")
         assert abs(get_lock_info("report").acquired_at.timestamp() - time.time()) < 60
 
@@ -154,7 +154,7 @@ class TestAdvance:
         assert acquire_task_lock("report", timeout=3600)
         testing.advance(timedelta(hours=2))
         assert not is_task_locked("report")
-        limiter.acquire(timeout=0.01)
+        limiter.acquire(blocking_timeout=0.01)
 
     def test_who_waits_looks_again(self, memory: str) -> None:
         assert acquire_task_lock("report", timeout=3600)

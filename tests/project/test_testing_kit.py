@@ -121,7 +121,7 @@ class TestLosing:
 
         @task_lock("report", lease=60)
         def write() -> None:
-            testing.lose_lock("report")
+            testing.lose("report")
             lost.append(current_lock().lost)
             assert acquire_task_lock("report")
 
@@ -142,7 +142,7 @@ class TestLosing:
         thread = threading.Thread(target=work)
         thread.start()
         assert taken.wait(30)
-        testing.lose_lock("report", "an outage")
+        testing.lose("report", "an outage")
         over.set()
         thread.join(30)
         assert told == ["an outage"]

@@ -348,12 +348,12 @@ def test_calls_of_one_millisecond_are_at_once(store, monkeypatch):
 
 class TestDecorator:
     def test_functions_and_coroutines(self):
-        @rate_limited("api", "2/h", timeout=0.1)
+        @rate_limited("api", "2/h", blocking_timeout=0.1)
         def fetch(page: int) -> int:
             """Fetch it."""
             return page
 
-        @rate_limited("api", "2/h", timeout=0.1)
+        @rate_limited("api", "2/h", blocking_timeout=0.1)
         async def afetch(page: int) -> int:
             return page
 
@@ -367,7 +367,12 @@ class TestDecorator:
 
     def test_tenants_and_costs_by_argument(self):
         @rate_limited(
-            "api", "100/h", tenants="5/h", tenant="{customer}", cost=lambda customer, text: len(text), timeout=0
+            "api",
+            "100/h",
+            tenants="5/h",
+            tenant="{customer}",
+            cost=lambda customer, text: len(text),
+            blocking_timeout=0,
         )
         def send(customer: str, text: str) -> str:
             return text
@@ -401,7 +406,7 @@ class TestDecorator:
         for wrong, why in (
             ({"cost": 0}, "cost must be"),
             ({"cost": 11}, "does not fit"),
-            ({"timeout": -1}, "timeout must not be negative"),
+            ({"blocking_timeout": -1}, "blocking_timeout must not be negative"),
             ({"tenant": "{user}"}, "no quota for tenants"),
         ):
             with pytest.raises(TaskLockError, match=why):
