@@ -1,7 +1,7 @@
 """Makes the tables of docs/rest.md from the table of end points: ``python -m tests.rest_page`` writes them anew.
 
 A table stands between ``<!-- made: end points -->``, or ``<!-- made: fields of locks, lock -->`` with names of end
-points, and ``<!-- end -->``. ``tests/doors/test_rest_table.py`` compares the page.
+points, and ``<!-- end -->``. ``tests/doors/test_rest_operators.py`` compares the page.
 """
 
 from __future__ import annotations
@@ -21,11 +21,6 @@ PAGE = Path(__file__).parents[1] / "docs" / "rest.md"
 def made(page: str) -> str:
     """Return the page with all of its tables made anew."""
     return re.sub(r"(<!-- made: (.*?) -->\n).*?(<!-- end -->)", _make, page, flags=re.DOTALL)
-
-
-def fields_shown(page: str) -> set[str]:
-    """Return the names of the end points whose fields the page lists."""
-    return {name for names in re.findall(r"<!-- made: fields of (.*?) -->", page) for name in names.split(", ")}
 
 
 def _make(found: re.Match[str]) -> str:
