@@ -1,4 +1,4 @@
-"""The sweep as a Celery task for beat. See docs/sweep.md."""
+"""The sweep as a Celery task for beat. See docs/operate.md."""
 
 from __future__ import annotations
 

@@ -358,7 +358,7 @@ class SweepAdmin(TableAdmin):
                 "A sweep finds what crashed holders left behind, checks twice, and puts right what both checks found."
                 " It takes some seconds, or longer with many locks. Several may run at once."
             ),
-            _("No complete sweep is recorded. Run it by beat or cron: see docs/sweep.md.")
+            _("No complete sweep is recorded. Run it by beat or cron: see docs/operate.md.")
             if age is None
             else _("The last complete sweep was %(span)s ago.") % {"span": format_duration(age)},
         ]

@@ -344,7 +344,7 @@ END_POINTS = (
                  discard_parked),
     EndPoint("parked-message", "GET", "parked/{task_id}", "one of them; 404 if there is none",
              _VIEW_MESSAGES, _get_message),
-    EndPoint("sweep", "POST", "sweep", "[sweep](sweep.md) once, or only check",
+    EndPoint("sweep", "POST", "sweep", "[sweep](operate.md#the-sweep) once, or only check",
              _RELEASE_LOCKS, _sweep, _SWEEP, refused=(400, "invalid_sweep")),
     EndPoint("sweeps", "GET", "sweeps", "the last runs of the sweep, and the age of the last complete sweep",
              _VIEW_LOCKS, _list_runs, {"limit": _number(1, 200, 20)}),

@@ -21,7 +21,7 @@ class Command(OperatorCommand):
     help = (
         "Find what crashed holders left behind and repair it: locks of dead processes or without expiry, claimed rows"
         " without a live lock, and messages that a dead worker had fetched. Everything is checked twice; what has"
-        " changed meanwhile is left alone. See docs/sweep.md."
+        " changed meanwhile is left alone. See docs/operate.md."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:

@@ -56,7 +56,7 @@ def sweep(
     pause: float = PAUSE,
     longest: float | None = None,
 ) -> SweepReport:
-    """Sweep once. Classes, evidence and actions are in docs/sweep.md.
+    """Sweep once. Classes, evidence and actions are in docs/operate.md.
 
     ``dry_run``: check twice, and change nothing. ``older_than``: only locks held for at least so long; rows have no age
     and are left out. ``prefix``: only locks whose names begin with it. ``models``: only rows of these guarded models
