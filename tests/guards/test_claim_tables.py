@@ -47,13 +47,12 @@ class TestParents:
         assert says(other) == ("uploading", 0, "untitled")
         assert list(Work.objects.order_by("pk").values_list("views", flat=True)) == [1, 0]
 
-    @pytest.mark.parametrize("values", [{"title": "stale"}, {"title": "stale", "progress": 99}])
-    def test_a_stale_one_writes_neither(self, values):
+    def test_a_stale_one_writes_neither(self):
         row = Feature.objects.create()
         stale, fresh = take(row), take(row)
         with heard(claim_stale) as told, pytest.raises(StaleClaim):
-            stale.update(**values)
-        assert [one["attempted"] for one in told] == [tuple(values)]
+            stale.update(title="stale", progress=99)
+        assert [one["attempted"] for one in told] == [("title", "progress")]
         assert says(row) == ("processing", 0, "untitled")
         fresh.update(title="fresh")
 
@@ -94,14 +93,12 @@ class TestRefusedAtFirstUse:
             revoke_claim(Sequel, row.pk, GUARD, "x", "failed", "forced")
         take(Feature.objects.get(pk=row.pk)).finish()
 
-    @pytest.mark.parametrize("exclude", [Q(channel__blocked=True), {"channel__blocked": True}], ids=["Q", "dict"])
-    def test_an_exclusion_over_a_join(self, exclude):
+    def test_an_exclusion_over_a_join(self):
         """On PostgreSQL two such claims both succeed: the subquery is not evaluated again for who waited."""
         clip = Clip.objects.create(channel=Channel.objects.create())
-        guard = StateGuard(claim_from=["uploading"], claim_as="processing", exclude=exclude)
-        for _ in range(2):
-            with pytest.raises(TaskLockError, match=r"testapp.Clip excludes by a joined table.*Exists"):
-                take(clip, guard)
+        guard = StateGuard(claim_from=["uploading"], claim_as="processing", exclude=Q(channel__blocked=True))
+        with pytest.raises(TaskLockError, match=r"testapp.Clip excludes by a joined table.*Exists"):
+            take(clip, guard)
         clip.refresh_from_db()
         assert (clip.status, clip.lock_epoch) == ("uploading", 0)
 

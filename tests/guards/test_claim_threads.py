@@ -1,4 +1,4 @@
-"""One claim in several threads of a body: each has a connection of its own, and each write is conditional."""
+"""Threads that want one row, and threads of one body: each has a connection of its own, and the row judges each."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from django_tasklock import (
     current_lock,
     model_lock,
 )
-from tests.support.guards import GUARD, MEMORY, elsewhere, new_token, raw_connection, states
-from tests.testapp.models import Video
+from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, new_token, raw_connection, states
+from tests.testapp.models import Note, Video
 
 T = TypeVar("T")
 
 THREADS = 4
-WRITES = 5
+TIMES = 10
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
 
@@ -53,34 +53,58 @@ def in_threads(work: Callable[[], T]) -> list[T]:
         return [part.result(120) for part in parts]
 
 
-def test_every_write_arrives_by_its_threads_own_connection():
+def test_many_who_claim_one_row_without_any_lock_agree_on_whose_it_is():
+    """Gold standard 8.36: whatever became of the lock, the row's claim protects."""
+    video = Video.objects.create()
+
+    def claims() -> list[tuple[int, bool]]:
+        """The epoch of each claim, and whether what it wrote beside the row was let in."""
+        tried = []
+        for _ in range(TIMES):
+            claim = Claim.take(Video, video.pk, AGAIN, new_token())
+            noted = False
+            try:
+                claim.update(progress=claim.epoch)
+                with claim.transaction():  # the notes are in the order in which they were let in
+                    Note.objects.create(video=video, text=str(claim.epoch))
+                noted = True
+                claim.finish()
+            except StaleClaim:
+                pass
+            tried.append((claim.epoch, noted))
+        return tried
+
+    tried = [one for each in in_threads(claims) for one in each]
+    assert sorted(epoch for epoch, _ in tried) == list(range(1, THREADS * TIMES + 1)), "each has an epoch of its own"
+    notes = [int(text) for text in Note.objects.order_by("pk").values_list("text", flat=True)]
+    assert notes == sorted(epoch for epoch, noted in tried if noted), "let in in the order of their claims"
+    last = THREADS * TIMES
+    assert notes[-1] == last, "nobody overtook the last one"
+    assert states(video) == ("ready", last, last)
+
+
+def test_every_write_arrives_by_its_threads_own_connection_until_the_claim_is_overtaken():
     video = Video.objects.create()
     claim = Claim.take(Video, video.pk, GUARD, new_token())
 
     def write() -> Any:
-        for _ in range(WRITES):
+        for _ in range(TIMES):
             claim.update(progress=F("progress") + 1)
         return raw_connection()
 
     used = in_threads(write)
     assert len({id(one) for one in [*used, raw_connection()]}) == THREADS + 1
-    assert states(video) == ("processing", THREADS * WRITES, 1)
-    claim.finish()
-    assert states(video)[0] == "ready"
+    assert states(video) == ("processing", THREADS * TIMES, 1)
 
-
-def test_every_write_of_an_overtaken_claim_is_refused():
-    video = Video.objects.create()
-    claim = Claim.take(Video, video.pk, GUARD, new_token())
     Claim.take(Video, video.pk, GUARD, new_token())
 
-    def write() -> bool:
+    def write_late() -> bool:
         with pytest.raises(StaleClaim):
-            claim.update(progress=50)
+            claim.update(progress=0)
         return claim.valid
 
-    assert in_threads(write) == [False] * THREADS
-    assert states(video) == ("processing", 0, 2)
+    assert in_threads(write_late) == [False] * THREADS
+    assert states(video) == ("processing", THREADS * TIMES, 2)
 
 
 @pytest.mark.parametrize("current", [current_claim, current_lock, current_limiter])

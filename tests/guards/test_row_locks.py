@@ -82,6 +82,8 @@ class TestTheClaim:
             assert (caught.value.reason, caught.value.state) == ("row_locked", None)
             assert [(one["pk"], one["state"], one["reason"]) for one in told] == [(row.pk, None, "row_locked")]
             assert waits() == before, "the session is as it was"
+            with pytest.raises(GuardRejected):
+                call(row, on_conflict="wait")
         Claim.take(Video, row.pk, GUARD, new_token()).finish()
         assert states(row)[0] == "ready"
 
@@ -105,11 +107,6 @@ class TestTheClaim:
                 Claim.take(Video, row.pk, GUARD, new_token())
             assert caught.value.reason == "missing"
         Claim.take(Video, row.pk, GUARD, new_token()).finish()
-
-    def test_with_any_other_word_it_raises(self):
-        video = Video.objects.create()
-        with locked_row(video), pytest.raises(GuardRejected):
-            call(video, on_conflict="wait")
 
 
 class TestTheEnd:

@@ -141,24 +141,24 @@ def tenant():
         )
 
 
-class TestRowLevelSecurity:
-    def body(self, row):
-        """A long one: the server drops its connection."""
-        hang_up = database_hangs_up()
-        hang_up.__enter__()
+def hangs_up(row):
+    """During a long body the server drops its connection."""
+    database_hangs_up().__enter__()
 
-    def test_a_tenant_that_only_the_first_connection_knew(self, tenant):
-        video = Video.objects.create()
-        tenant(recipe=False)
-        with connection.cursor() as cursor:
-            cursor.execute("SET app.tenant = 'a'")
-        with heard(claim_stale) as told, pytest.raises(StaleClaim, match="row-level security"):
-            run(video, self.body)
-        assert len(told) == 1
 
-    def test_a_tenant_that_every_connection_knows(self, tenant):
-        """The recipe of docs/connections.md."""
-        video = Video.objects.create()
-        tenant(recipe=True)
-        run(video, self.body)
-        assert states(video) == ("ready", 0, 1)
+def test_a_tenant_that_only_the_first_connection_knew(tenant):
+    video = Video.objects.create()
+    tenant(recipe=False)
+    with connection.cursor() as cursor:
+        cursor.execute("SET app.tenant = 'a'")
+    with heard(claim_stale) as told, pytest.raises(StaleClaim, match="row-level security"):
+        run(video, hangs_up)
+    assert len(told) == 1
+
+
+def test_a_tenant_that_every_connection_knows(tenant):
+    """The recipe of docs/connections.md."""
+    video = Video.objects.create()
+    tenant(recipe=True)
+    run(video, hangs_up)
+    assert states(video) == ("ready", 0, 1)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from django.db import OperationalError, connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q
 from django.dispatch import Signal
 
-from django_tasklock import Claim, StaleClaim, StateGuard, TaskLock
+from django_tasklock import StateGuard, TaskLock
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.guards.guard import Guarded, registered, replace_registered
 from tests.support.stores import eventually
@@ -25,8 +23,6 @@ __all__ = [
     "GUARD",
     "MEMORY",
     "ONCE",
-    "PROCESSES",
-    "Tried",
     "database_hangs_up",
     "elsewhere",
     "end_session",
@@ -37,7 +33,6 @@ __all__ = [
     "new_token",
     "no_guards",
     "only_guards",
-    "race",
     "raw_connection",
     "reply_is_lost",
     "states",
@@ -264,62 +259,3 @@ def reply_is_lost(to: str, using: str = "default") -> Iterator[list[str]]:
             yield lost
     finally:
         del connection._commit  # type: ignore[attr-defined]
-
-
-PROCESSES = 8
-
-
-class Tried(NamedTuple):
-    """One claim of a process: its epoch, and whether what it wrote beside the row was let in."""
-
-    process: int
-    epoch: int
-    noted: bool
-
-
-def race(pk: int, rounds: int) -> list[Tried]:
-    """Eight processes claim one row ``rounds`` times each, under no lock at all."""
-    context = multiprocessing.get_context("spawn")
-    barrier = context.Barrier(PROCESSES, timeout=120)
-    with ProcessPoolExecutor(PROCESSES, context, initializer=_start, initargs=(barrier,)) as pool:
-        parts = [pool.submit(_race, process, pk, rounds) for process in range(PROCESSES)]
-        return [tried for part in parts for tried in part.result(240)]
-
-
-_together: Any
-
-
-def _start(barrier: Any) -> None:
-    global _together
-    _together = barrier
-    import django
-
-    django.setup()
-
-
-def _race(process: int, pk: int, rounds: int) -> list[Tried]:
-    from tests.testapp.models import Note, Video
-
-    tried = []
-    try:
-        _together.wait()
-        for number in range(rounds):
-            claim = Claim.take(Video, pk, AGAIN, new_token())
-            noted = False
-            try:
-                claim.update(progress=claim.epoch)
-                with claim.transaction():  # the notes are in the order in which they were let in
-                    Note.objects.create(video_id=pk, text=str(claim.epoch))
-                    if number % 2:
-                        claim.finish()
-                noted = True
-                claim.finish()
-            except StaleClaim:
-                pass
-            tried.append(Tried(process, claim.epoch, noted))
-    except BaseException:
-        _together.abort()  # the others would wait for this one
-        raise
-    finally:
-        connections.close_all()
-    return tried
