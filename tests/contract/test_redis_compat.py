@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import secrets
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import redis
@@ -17,11 +20,15 @@ from django_tasklock import BackendUnavailable, TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import pool_of
+from django_tasklock.backends.redis.wake import warn_cannot_subscribe
 from django_tasklock.types import Released
+from tests.support import environment
 from tests.support.exercise import HALVES, KINDS, Exercise, exercise
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted
 from tests.support.tls import self_signed
+from tests.support.twins import token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -62,10 +69,9 @@ def test_url_with_a_database_number(
     assert not database(0).exists("task_lock#fence")
 
 
-@pytest.mark.parametrize("query", ["", "?db=6"])
-def test_unix_socket(socket_path: Path, server: Any, configure: Any, database: Any, name: str, query: str) -> None:
-    configure(LOCATION=f"unix://{socket_path}{query}")
-    exercise(name, database(6 if query else 0))
+def test_unix_socket(socket_path: Path, server: Any, configure: Any, database: Any, name: str) -> None:
+    configure(LOCATION=f"unix://{socket_path}?db=6")
+    exercise(name, database(6))
 
 
 @pytest.fixture(scope="module")
@@ -76,16 +82,12 @@ def tls(server: RedisServer, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         yield between, certificate
 
 
-@HALVES
-def test_tls(tls: tuple[Proxy, Path], configure: Any, database: Any, name: str, exercised: Exercise) -> None:
+def test_tls_to_whom_is_trusted_only(tls: tuple[Proxy, Path], configure: Any, database: Any, name: str) -> None:
     proxy, certificate = tls
     assert proxy.url.startswith("rediss://")
     configure(LOCATION=f"{proxy.url}?ssl_ca_certs={certificate}")
-    exercised(name, database(0))
-
-
-def test_tls_to_somebody_unknown(tls: tuple[Proxy, Path], configure: Any, name: str) -> None:
-    configure(LOCATION=tls[0].url)
+    exercise(name, database(0))
+    configure(LOCATION=proxy.url)
     with pytest.raises(BackendUnavailable, match=r"(?i)certificate|Error 1 connecting"):
         TaskLock(name).acquire()
 
@@ -101,23 +103,6 @@ def test_alias_that_decodes(server: RedisServer, alias: Any, database: Any, name
     options = {"decode_responses": True, "socket_timeout": 30, "protocol": 3, "health_check_interval": 1}
     if kind == "django-redis":
         options = {"CONNECTION_POOL_KWARGS": {**options, "retry_on_timeout": True}}
-    alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
-    assert isinstance(get_backend(), RedisBackend)
-    exercise(name, database(7))
-
-
-@ALIASES
-def test_alias_that_pickles_and_compresses(
-    server: RedisServer, alias: Any, database: Any, name: str, kind: str
-) -> None:
-    """What the cache does to its values is no matter of ours."""
-    options = {"serializer": "django.core.cache.backends.redis.RedisSerializer"}
-    if kind == "django-redis":
-        options = {
-            "SERIALIZER": "django_redis.serializers.json.JSONSerializer",
-            "COMPRESSOR": "django_redis.compressors.zlib.ZlibCompressor",
-            "IGNORE_EXCEPTIONS": True,
-        }
     alias(kind, f"redis://127.0.0.1:{server.port}/7", options)
     assert isinstance(get_backend(), RedisBackend)
     exercise(name, database(7))
@@ -177,3 +162,84 @@ def test_pools_have_short_timeouts_and_no_retries(server: RedisServer, alias: An
 def test_a_location_that_is_no_redis(location: str, says: str) -> None:
     with pytest.raises(ImproperlyConfigured, match=says):
         pool_of(location)
+
+
+# --- users
+
+COMMANDS = "+@read +@write +@scripting +@pubsub +@connection +time"  # what the backend's docstring asks for
+
+
+@pytest.fixture
+def user(store: redis.Redis) -> Iterator[Callable[..., str]]:
+    """``user(*rules)`` makes a user of the run's Redis, and gives the URL to come as it."""
+    made: list[str] = []
+
+    def make(*rules: str) -> str:
+        who, password = f"tasklock-{secrets.token_hex(4)}", secrets.token_hex(8)
+        made.append(who)
+        store.execute_command("ACL", "SETUSER", who, "reset", "resetchannels", "on", f">{password}", *rules)
+        parts = urlsplit(os.environ[environment.REDIS])
+        return f"redis://{who}:{password}@{parts.hostname}:{parts.port}{parts.path}"
+
+    yield make
+    store.execute_command("ACL", "DELUSER", *made)
+
+
+@pytest.mark.parametrize("by", ["url", "alias"])
+def test_a_user_with_the_least_permissions(
+    configure: Any, alias: Any, user: Any, store: redis.Redis, name: str, by: str
+) -> None:
+    """Also with the password beside the URL, where django-redis takes it."""
+    url = user("~task_lock:*", "~task_lock#*", "&task_lock#*", *COMMANDS.split())
+    if by == "url":
+        configure(LOCATION=url)
+    else:
+        parts = urlsplit(url)
+        bare = f"redis://{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
+        alias("django-redis", bare, {"PASSWORD": parts.password})
+    exercise(name, store)
+
+
+def test_a_wrong_password(configure: Any, user: Any, name: str) -> None:
+    url = user("~*", "+@all")
+    configure(LOCATION=url.replace(urlsplit(url).password or "", "wrong"))
+    with pytest.raises(BackendUnavailable, match="Authentication") as caught:
+        TaskLock(name).acquire()
+    assert "wrong@" not in str(caught.value)
+
+
+def test_a_user_without_channels_waits_by_asking(
+    configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, warnings_logged: Any
+) -> None:
+    """Whoever may not listen is not in the queue, and gets the lock when it is free all the same."""
+    warn_cannot_subscribe.cache_clear()
+    configure(LOCATION=user("~task_lock*", "resetchannels", "+@all"))
+    ask = an_ask(name)
+    granted(stranger.acquire(ask))
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(lock.acquire, blocking_timeout=30)
+        eventually(lambda: any("waiters poll" in line for line in warnings_logged()))
+        eventually(lambda: not store.exists(f"task_lock#queue:{name}"))
+        assert stranger.release(name, ask.token) is Released.RELEASED
+        assert waited.result(10) is True
+        assert token_in(store, name) == lock.token
+        assert pool.submit(lock.release).result(10) is Released.RELEASED
+
+
+def test_a_holder_without_channels_releases_to_waiters_that_look(
+    configure: Any, user: Any, another: Any, store: redis.Redis, name: str
+) -> None:
+    """It may not tell the waiter, who has subscribed: the lock is handed over for it to find."""
+    mute = another(user("~task_lock*", "resetchannels", "+@all"))
+    ask = an_ask(name)
+    granted(mute.acquire(ask))
+    configure(LOCATION=os.environ[environment.REDIS])
+    lock = TaskLock(name)
+    with ThreadPoolExecutor(1) as pool:
+        waited = pool.submit(lock.acquire, blocking_timeout=30)
+        eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
+        assert mute.release(name, ask.token) is Released.RELEASED
+        assert waited.result(10) is True
+        assert store.zcard(f"task_lock#queue:{name}") == 0
+        assert pool.submit(lock.release).result(10) is Released.RELEASED

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
-import resource
 import signal
 import sys
 import threading
@@ -19,13 +17,13 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import BackendUnavailable, RateLimiter, TaskLock, backends
+from django_tasklock import BackendUnavailable, TaskLock, backends
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.threads import MOST
 from django_tasklock.backends.redis import RedisBackend, client
 from django_tasklock.backends.redis.client import MAX_IDLE
 from django_tasklock.conf import Settings
-from tests.support.proxy import Proxy, command
+from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
 
@@ -61,20 +59,6 @@ def struck_at(step: int) -> Iterator[Callable[[], bool]]:
         yield lambda: done
     finally:
         sys.settrace(before)
-
-
-@contextlib.contextmanager
-def no_more_files_but(few: int) -> Iterator[None]:
-    """This process can open only so many more."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    free = [os.dup(0) for _ in range(few)]  # a limit is one of numbers, of which some are taken
-    for number in free:
-        os.close(number)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(free) + 1, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def database(number: int, url: str) -> redis.Redis:
@@ -124,40 +108,6 @@ def test_a_time_limit_at_any_line_of_a_request(
     assert found is not None
     assert found.token == mine.token
     backend.close()
-
-
-@pytest.mark.parametrize("step", ["CLIENT", "SELECT", "EVALSHA", "SUBSCRIBE"])
-def test_a_signal_while_the_server_is_asked(
-    configure: Any, redis_server: RedisServer, another: Any, name: str, step: str
-) -> None:
-    """A real one, at an exact moment: the request is sent and its reply has not come."""
-    url = redis_server.url.rpartition("/")[0] + f"/{DATABASE}"
-
-    def alarm(number: int, frame: object) -> None:
-        raise Struck
-
-    token = new_token()
-    with Proxy(url) as proxy, database(0, url) as wrong, database(DATABASE, url) as right:
-        configure(LOCATION=proxy.url)
-        granted(another(url).acquire(an_ask(f"{name}:first")))  # the server knows the script
-        if step == "SUBSCRIBE":
-            granted(another(url).acquire(an_ask(name, token)))
-        held_up = proxy.fault(command(step.encode()), swallow=True, then=lambda: os.kill(os.getpid(), signal.SIGALRM))
-        before = signal.signal(signal.SIGALRM, alarm)
-        try:
-            with pytest.raises(Struck):
-                TaskLock(name).acquire(blocking_timeout=30)
-        finally:
-            signal.signal(signal.SIGALRM, before)
-        assert held_up.met
-        if step == "SUBSCRIBE":
-            another(url).release(name, token)
-        eventually(lambda: not right.exists(f"task_lock:{name}"))
-        lock = TaskLock(name)
-        assert lock.acquire(blocking_timeout=30) is True
-        assert right.exists(f"task_lock:{name}")
-        assert not wrong.exists(f"task_lock:{name}")
-        lock.release()
 
 
 def test_signals_do_not_put_off_the_deadline(proxy: Proxy, name: str) -> None:
@@ -256,17 +206,6 @@ class TestCoroutinesShare:
 
         asyncio.run(main())
         eventually(lambda: stranger.get(name) is None)
-
-    def test_a_burst_at_a_limit_that_is_open_in_an_outage(self, proxy: Proxy, name: str) -> None:
-        """No more pass than the limit says: the store is well."""
-
-        async def main() -> int:
-            limiter = RateLimiter(name, "5/h", on_unavailable="open")  # type: ignore[arg-type]
-            passed = await asyncio.gather(*(limiter.atry_acquire() for _ in range(200)))
-            return sum(one is not None for one in passed)
-
-        with no_more_files_but(6 * MOST):  # each reads some files as it connects; one for each coroutine is too many
-            assert asyncio.run(main()) == 5
 
 
 def test_threads_that_come_first_together_make_one_backend(settings: Any, monkeypatch: pytest.MonkeyPatch) -> None:

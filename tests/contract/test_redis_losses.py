@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -19,7 +18,6 @@ from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.types import Released, Renewal, RenewalResult
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
-from tests.support.twins import token_in
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -56,23 +54,6 @@ def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name
         assert after()
         assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.LOST]
         assert lock.release() is Released.GONE
-
-
-def test_a_waiter_outlives_a_restart(configure: Any, redis_server: RedisServer, another: Any, name: str) -> None:
-    """It loses its place, its channel and the holder it waited for, and takes the lock."""
-    configure(LOCATION=redis_server.url)
-    stranger = another(redis_server.url)
-    granted(stranger.acquire(an_ask(name)))
-    lock = TaskLock(name)
-    with ThreadPoolExecutor(1) as pool, redis.Redis.from_url(redis_server.url) as private:
-        waited = pool.submit(lock.acquire, blocking_timeout=30)
-        eventually(lambda: private.zcard(f"task_lock#queue:{name}") == 1)
-        eventually(private.pubsub_channels)  # it listens, so it was told that the lock is busy
-        redis_server.kill()
-        redis_server.start()
-        assert waited.result(30) is True
-        assert token_in(private, name) == lock.token
-        assert pool.submit(lock.release).result(10) is Released.RELEASED
 
 
 def test_clearing_the_cache_clears_the_locks_in_its_database(

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import redis
 
 from django_tasklock import (
+    RateLimiter,
     TaskLock,
     TaskLockAcquireError,
-    rate_limited,
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
@@ -22,11 +22,10 @@ from django_tasklock.types import Released, Renewal
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, new_token
-from tests.support.twins import TWINS, call, conflict
+from tests.support.twins import conflict
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
-RELEASED = Released.RELEASED
 
 
 @pytest.fixture
@@ -50,80 +49,45 @@ def requests(proxy: Proxy, act: Callable[[], object]) -> list[bytes]:
     return [request[0] for request in sent]
 
 
-@TWINS
-def test_the_verbs_of_a_holder(known: Proxy, name: str, way: str) -> None:
+def test_the_verbs_of_a_holder(known: Proxy, name: str) -> None:
     lock = TaskLock(name)
-    for verb in ("acquire", "extend", "info", "release"):
-        assert requests(known, lambda verb=verb: call(way, lock, verb)) == [b"EVALSHA"], verb
+    for verb in (lock.acquire, lock.extend, lock.info, lock.release):
+        assert requests(known, verb) == [b"EVALSHA"], verb
 
 
-@TWINS
-def test_busy(known: Proxy, store: redis.Redis, name: str, way: str) -> None:
+def test_busy(known: Proxy, store: redis.Redis, name: str) -> None:
     """Who has it and for how long comes with the refusal, and who does not wait leaves nothing behind."""
     granted(get_backend().acquire(an_ask(name)))
     before = set(store.keys(f"*{name}*"))
-    lock = TaskLock(name)
     told: list[TaskLockAcquireError] = []
-    assert requests(known, lambda: told.append(conflict(way, lock))) == [b"EVALSHA"]
+    assert requests(known, lambda: told.append(conflict("sync", TaskLock(name)))) == [b"EVALSHA"]
     assert told[0].holder is not None
     assert set(store.keys(f"*{name}*")) == before
 
 
 def test_a_call_within_its_rate(known: Proxy, name: str) -> None:
-    @rate_limited(name, "1000/m")
-    def nothing() -> None: ...
-
-    nothing()
-    assert requests(known, nothing) == [b"EVALSHA"]
+    limiter = RateLimiter(name, "1000/m")
+    limiter.acquire()
+    assert requests(known, limiter.acquire) == [b"EVALSHA"]
 
 
-@TWINS
-def test_waiting_for_a_free_lock_costs_no_more(known: Proxy, name: str, way: str) -> None:
-    lock = TaskLock(name, blocking_timeout=30)
-    call(way, lock, "acquire")  # the first one that waits lets the process listen
-    call(way, lock, "release")
-    eventually(lambda: any(request[0] == b"SUBSCRIBE" for request in known.requests))
-    assert requests(known, lambda: call(way, lock, "acquire")) == [b"EVALSHA"]
-    assert call(way, lock, "release") is Released.RELEASED
-
-
-@pytest.mark.parametrize("way", ["thread", "coroutine"])
 def test_a_process_that_waits_again_gets_the_lock_in_one_round_trip(
-    known: Proxy, stranger: RedisBackend, store: redis.Redis, name: str, way: str
+    known: Proxy, stranger: RedisBackend, store: redis.Redis, name: str
 ) -> None:
     """And gives it back in another: the first time one has to listen, the next time it does already."""
 
-    async def turn() -> None:
+    def turn() -> None:
         token, lock = new_token(), TaskLock(name, blocking_timeout=30)
         granted(stranger.acquire(an_ask(name, token)))
-        asking = lock.aacquire() if way == "coroutine" else asyncio.to_thread(lock.acquire)
-        waits = asyncio.ensure_future(asking)
-        await asyncio.to_thread(eventually, lambda: store.zcard(f"task_lock#queue:{name}") == 1)
-        stranger.release(name, token)
-        assert await waits
-        assert (await lock.arelease() if way == "coroutine" else await asyncio.to_thread(lock.release)) is RELEASED
+        with ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(lock.acquire)
+            eventually(lambda: store.zcard(f"task_lock#queue:{name}") == 1)
+            stranger.release(name, token)
+            assert waits.result(30)
+            assert pool.submit(lock.release).result(30) is Released.RELEASED
 
-    async def main() -> list[bytes]:
-        await turn()
-        with known.recorded() as sent:
-            await turn()
-        return [request[0] for request in sent]
-
-    assert asyncio.run(main()) == [b"EVALSHA", b"EVALSHA"]
-
-
-def test_renewing_a_hundred(known: Proxy, store: redis.Redis, name: str) -> None:
-    backend = get_backend()
-    asks = [an_ask(f"{name}:{index}", ttl=5_000) for index in range(100)]
-    for ask in asks:
-        granted(backend.acquire(ask))
-    batch = [Renewal(ask.name, ask.token, 60_000) for ask in asks]
-    batch[17] = batch[17]._replace(token=new_token())
-    assert requests(known, lambda: backend.renew(batch)) == [b"EVALSHA"]
-    assert [bool(kept) for kept in backend.renew(batch)] == [index != 17 for index in range(100)]
-    assert all((store.pttl(f"task_lock:{ask.name}") > 30_000) is (index != 17) for index, ask in enumerate(asks))
-    for ask in asks:
-        backend.release(ask.name, ask.token)
+    turn()
+    assert requests(known, turn) == [b"EVALSHA", b"EVALSHA"]
 
 
 def test_renewing_more_leaves_room_for_others(known: Proxy, name: str) -> None:

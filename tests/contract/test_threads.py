@@ -115,15 +115,6 @@ def test_cancelled_just_as_the_answer_comes(store: Store, turns: int) -> None:
     asyncio.run(main())
 
 
-def test_what_comes_after_the_end_of_the_loop_is_undone(store: Store) -> None:
-    async def main() -> None:
-        await store.begin()
-
-    asyncio.run(main())
-    store.go.set()
-    eventually(lambda: store.undone == 1)
-
-
 def test_who_is_in_line_hears_that_the_store_is_down(store: Store) -> None:
     """Who comes afterwards asks again."""
     asked = 0

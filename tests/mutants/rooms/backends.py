@@ -25,7 +25,7 @@ FAULTS = [
         "a lock is handed to a dead waiter",
         "    if seen and is_alive(seen, channel, now) then",
         "    if seen then",
-        "tests/contract/test_redis_keys.py tests/contract/test_lost_replies_waiting.py",
+        "tests/contract/test_redis_keys.py tests/contract/test_lost_replies.py",
     ),
     Fault(
         "backends/lua/release.lua",
