@@ -36,18 +36,15 @@ def _make(found: re.Match[str]) -> str:
 
 
 def _end_points(points: Iterable[EndPoint]) -> list[list[str]]:
-    """A POST also needs the permission to view what it changes, which the page says once."""
-    rows = [["end point", "action", "permission", "URL name"], ["---"] * 4]
-    return rows + [
-        [f"`{point.method} {point.path}`", point.about, f"`{point.permissions[-1]}`", f"`tasklock:{point.name}`"]
-        for point in points
-    ]
+    rows = [["end point", "action", "URL name"], ["---"] * 3]
+    return rows + [[f"`{point.method} {point.path}`", point.about, f"`tasklock:{point.name}`"] for point in points]
 
 
 def _fields(points: list[EndPoint]) -> list[list[str]]:
     rows = [["query parameter" if points[0].method == "GET" else "field", "default", "meaning"], ["---"] * 3]
     names = dict.fromkeys(name for point in points for name in point.fields)
-    for name in sorted(names, key=lambda name: name == "reason"):  # the same everywhere, so it comes last
+    names.pop("reason", None)  # the same everywhere, so the page says it once
+    for name in names:
         of = [point for point in points if name in point.fields]
         only = "" if len(of) == len(points) else f"only {', '.join(f'`{point.path}`' for point in of)}: "
         rows.append([f"`{name}`", _default(of[0].fields[name]), only + _meaning(of[0].fields[name])])
