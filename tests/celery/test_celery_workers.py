@@ -11,56 +11,38 @@ import pytest
 
 from tests.support.celery_site import journal, tasks
 from tests.support.celery_site.journal import Event, most_at_once
+from tests.support.guards import states
 from tests.support.processes import processes
 from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 
-POOLS = [
-    pytest.param("prefork", marks=pytest.mark.quick),
-    "threads",
-    "solo",
-    pytest.param("gevent", marks=pytest.mark.quick),
-]
-
 
 @pytest.mark.broker
-@pytest.mark.parametrize("pool", POOLS)
-def test_a_task_runs_in_a_worker_and_is_seen_from_here(celery_site, pool):
-    worker = celery_site.worker(pool=pool, concurrency=2)
-    assert f"transport:   {'amqp' if celery_site.is_amqp else 'redis'}://" in worker.log()
-    gate = celery_site.gate()
-    result = celery_site.publish("locked_hold", "a", until=gate)
-    start = celery_site.started("a")
-    assert start.task == tasks.locked_hold.name
-    assert start.task_id == result.id
-    assert start.pid in [one.pid for one in worker.members()]
-    assert (start.pid in worker.children()) is (pool == "prefork")
-    info = celery_site.lock("hold:a")
-    assert info is not None
-    assert info.task_id == result.id
-    assert celery_site.locks.exists("task_lock:hold:a")
-    gate.open()
-    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": "a"})
-    assert celery_site.lock("hold:a") is None
-    assert [one.event for one in celery_site.events(key="a")] == ["start", "end"]
-
-
 @pytest.mark.database
 @pytest.mark.quick
-def test_the_row_is_the_same_here_and_there(celery_site):
-    video = Video.objects.create()
-    celery_site.worker()
+@pytest.mark.parametrize("pool", ["prefork", "gevent"])
+def test_a_task_runs_in_a_worker_and_is_seen_from_here(celery_site, pool):
+    worker, video = celery_site.worker(pool=pool, concurrency=2), Video.objects.create()
+    assert f"transport:   {'amqp' if celery_site.is_amqp else 'redis'}://" in worker.log()
     gate = celery_site.gate()
-    result = tasks.guarded_hold.delay(video.pk, until=gate)
-    celery_site.started(video.pk)
-    video.refresh_from_db()
-    assert video.status == "processing"
+    result = celery_site.publish("guarded_hold", video.pk, until=gate)
+    start = celery_site.started(video.pk)
+    assert (start.task, start.task_id) == (tasks.guarded_hold.name, result.id)
+    assert start.pid in [one.pid for one in worker.members()]
+    assert (start.pid in worker.children()) is (pool == "prefork")
+    name = f"video:{video.pk}"
+    info = celery_site.lock(name)
+    assert info is not None
+    assert info.task_id == result.id
+    assert celery_site.locks.exists(f"task_lock:{name}")
+    assert states(video)[0] == "processing"
     gate.open()
-    assert celery_site.outcome(result)[0] == "SUCCESS"
-    video.refresh_from_db()
-    assert (video.status, video.progress) == ("ready", 100)
+    assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": video.pk})
+    assert celery_site.lock(name) is None
+    assert states(video)[:2] == ("ready", 100)
+    assert [one.event for one in celery_site.events(key=video.pk)] == ["start", "end"]
 
 
 @pytest.mark.slow

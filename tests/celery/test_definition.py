@@ -21,23 +21,17 @@ from django_tasklock import (
     rate_limited,
     task_lock,
 )
-from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask, spread
 from django_tasklock.celery.definition import bound_arguments, limiters_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from tests.support.guards import MEMORY, ONCE
-from tests.support.once_app import OnceApp, once_app
+from tests.support.once_app import OnceApp
 from tests.testapp.models import Video
 
-NAME = "video:{video_id}:{quality}"
+pytest_plugins = ["tests.support.once_fixtures"]
 
-
-@pytest.fixture
-def app(settings: Any) -> Iterator[OnceApp]:
-    settings.TASKLOCK = MEMORY
-    reset()
-    with once_app() as made:
-        yield made
+NAMES = ("video:{video_id}:{quality}", "video:{0}:{1}")
+"""One lock's, by the names of its arguments, and by their numbers after ``self``."""
 
 
 def passed_on(function: Any) -> Any:
@@ -75,7 +69,7 @@ class TestBound:
     """One name, whatever the first parameter is called and whoever has replaced ``run`` on the instance."""
 
     def test_of_a_decorated_function(self, app: OnceApp, body: Any, options: Any) -> None:
-        task = app.task(task_lock(NAME)(body), base=Task, bind=body is not plain, **options)
+        task = app.task(task_lock(NAMES[body is with_self])(body), base=Task, bind=body is not plain, **options)
         patch_like_sentry(task)
         task.delay(42, "sd")
         assert app.run() == ("SUCCESS", "video:42:sd")
@@ -84,7 +78,7 @@ class TestBound:
             assert task.lock.is_locked(42, "sd")
         assert lock_name(task, {}, (42, "sd"), {}) == "video:42:sd"  # what is cleaned up after a killed process
 
-    @pytest.mark.parametrize("key", [NAME, "video:{0}:{1}", None])
+    @pytest.mark.parametrize("key", [*NAMES, None])
     def test_of_a_once_task(self, app: OnceApp, body: Any, options: Any, key: str | None) -> None:
         task = app.task(body, bind=body is not plain, key=key, **options)
         before = task.lock_name(42, "sd")
@@ -106,27 +100,16 @@ class TestBound:
 
 def test_the_name_that_a_callable_makes(app: OnceApp) -> None:
     """It gets what the function gets, the task included."""
-    task = app.task(task_lock(lambda *args: f"video:{args[-1]}")(with_self), base=Task, bind=True)
+    task = app.task(task_lock(lambda *args: f"video:{args[-1]}")(with_task), base=Task, bind=True)
     task.delay(42)
     assert app.run() == ("SUCCESS", "video:42")
     assert task.lock.name(42) == "video:42"
 
 
-class TestNumbers:
-    """``{0}`` is the first argument after ``self``."""
-
-    def test_of_a_bound_task(self, app: OnceApp) -> None:
-        task = app.task(task_lock("video:{0}:{1}")(with_self), base=Task, bind=True)
-        task.delay(42, quality="sd")
-        assert app.run() == ("SUCCESS", "video:42:sd")
-        assert task.lock.name(42, "sd") == lock_name(task, {}, (42, "sd"), {}) == "video:42:sd"
-
-    @pytest.mark.parametrize(
-        "decorate", [task_lock("a:{0}"), task_lock(["b", "a:{0}"]), concurrency_limited("a:{0}", 2)]
-    )
-    def test_where_it_would_be_the_task_it_is_refused(self, app: OnceApp, decorate: Any) -> None:
-        with pytest.raises(TaskLockError, match=r"\{0\} in 'a:\{0\}' is 'task', which is the task itself"):
-            app.task(decorate(with_task), base=Task, bind=True)
+@pytest.mark.parametrize("decorate", [task_lock("a:{0}"), task_lock(["b", "a:{0}"]), concurrency_limited("a:{0}", 2)])
+def test_a_number_that_would_be_the_task_is_refused(app: OnceApp, decorate: Any) -> None:
+    with pytest.raises(TaskLockError, match=r"\{0\} in 'a:\{0\}' is 'task', which is the task itself"):
+        app.task(decorate(with_task), base=Task, bind=True)
 
 
 class TestAcknowledgement:

@@ -96,15 +96,6 @@ class TestModelLock:
         assert outcome(process.enqueue(video.pk)) == {"attempt": 1, "epoch": 1}
         assert states(video) == ("ready", 40, 1)
 
-    def test_a_row_that_is_not_claimable_is_skipped(self):
-        video = Video.objects.create(status="ready")
-        assert outcome(process.enqueue(video.pk)) == {
-            "status": "skipped",
-            "reason": "invalid_state",
-            "name": f"tasks-video:{video.pk}",
-            "state": "ready",
-        }
-
     def test_a_failure(self):
         video = Video.objects.create()
         assert outcome(process.enqueue(video.pk, fail=True)) == "ValueError"

@@ -2,25 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
-
 import pytest
 from celery import group
 
 from django_tasklock import TaskLockError
-from django_tasklock.backends.memory import reset
 from django_tasklock.celery import OnceTask
-from tests.support.guards import MEMORY
-from tests.support.once_app import OnceApp, once_app
 
-
-@pytest.fixture
-def app(settings: Any) -> Iterator[OnceApp]:
-    settings.TASKLOCK = MEMORY
-    reset()
-    with once_app() as made:
-        yield made
+pytest_plugins = ["tests.support.once_fixtures"]
 
 
 class TestOfATask:

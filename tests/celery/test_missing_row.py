@@ -12,9 +12,8 @@ from celery import chain
 from celery.contrib.django.task import DjangoTask
 from django.db import connection, transaction
 
-from django_tasklock import GuardRejected, StateGuard, TaskLock, TaskLockError, model_lock, task_lock
+from django_tasklock import GuardRejected, StateGuard, TaskLock, TaskLockError, model_lock
 from django_tasklock.backends.memory import reset
-from django_tasklock.celery import OnceTask
 from django_tasklock.celery.delivery import run as delivery
 from tests.support.guards import MEMORY
 from tests.support.once_app import OnceApp, once_app
@@ -29,27 +28,26 @@ pytestmark = pytest.mark.django_db(transaction=True)
 
 
 @pytest.mark.database
-class TestWithWorkers:
-    @pytest.mark.quick
-    def test_it_runs_once_its_publisher_has_committed(self, celery_site):
-        """However late that is, in tries of which none counts as a retry."""
-        celery_site.worker(concurrency=2)
-        hidden = connection.vendor == "postgresql"  # in others the claim would wait for the commit
-        results = {}
-        with transaction.atomic() if hidden else nullcontext():
-            for pk, name in enumerate(("locked_row", "once_row"), PK):
-                if hidden:
-                    Video.objects.create(pk=pk)
-                results[pk] = celery_site.publish(name, pk)
-            for result in results.values():
-                celery_site.wait_until(lambda result=result: celery_site.result(result).state == "RETRY")
-            assert celery_site.events("start") == []
-        for pk, result in results.items():
-            if not hidden:
+@pytest.mark.quick
+def test_it_runs_once_its_publisher_has_committed(celery_site):
+    """However late that is, in tries of which none counts as a retry."""
+    celery_site.worker(concurrency=2)
+    hidden = connection.vendor == "postgresql"  # in others the claim would wait for the commit
+    results = {}
+    with transaction.atomic() if hidden else nullcontext():
+        for pk, name in enumerate(("locked_row", "once_row"), PK):
+            if hidden:
                 Video.objects.create(pk=pk)
-            assert celery_site.outcome(result, 300)[1] == {"status": "success", "key": pk}
-            assert len(celery_site.events("start", pk)) == 1
-            assert Video.objects.get(pk=pk).status == "ready"
+            results[pk] = celery_site.publish(name, pk)
+        for result in results.values():
+            celery_site.wait_until(lambda result=result: celery_site.result(result).state == "RETRY")
+        assert celery_site.events("start") == []
+    for pk, result in results.items():
+        if not hidden:
+            Video.objects.create(pk=pk)
+        assert celery_site.outcome(result, 300)[1] == {"status": "success", "key": pk}
+        assert len(celery_site.events("start", pk)) == 1
+        assert Video.objects.get(pk=pk).status == "ready"
 
 
 @pytest.fixture
@@ -145,14 +143,11 @@ class TestTries:
         assert task.delay(PK).id != first.id
 
 
-class TestElsewhere:
-    """There is no message to send again."""
-
-    def test_as_a_function(self, make):
-        assert make()(PK)["reason"] == "missing"
-        with pytest.raises(GuardRejected) as caught:
-            make(on_conflict="raise")(PK)
-        assert caught.value.reason == "missing"
+def test_a_function_has_no_message_to_send_again(make):
+    assert make()(PK)["reason"] == "missing"
+    with pytest.raises(GuardRejected) as caught:
+        make(on_conflict="raise")(PK)
+    assert caught.value.reason == "missing"
 
 
 @pytest.mark.parametrize("given", [0, None, float("nan")])
@@ -184,21 +179,15 @@ class TestTheWarning:
             task.delay(PK)
         assert self.told(caplog, task) == 1
 
-    def test_is_not_logged_after_the_commit_or_for_later(self, make, caplog):
-        task = make()
+    def test_is_not_logged_after_the_commit_or_for_later_or_without_a_guard(self, app, make, caplog):
+        task, unguarded = make(), app.task()
         task.delay(PK)
         with transaction.atomic():
             task.delay_on_commit(PK)
             transaction.on_commit(lambda: task.delay(PK))
             task.apply_async((PK,), countdown=5)
+            unguarded.delay()
         assert self.told(caplog, task) == 0
-
-    def test_is_not_logged_without_a_guard(self, app, caplog):
-        tasks = app.task(), app.task(task_lock("a")(lambda: "ran"), base=OnceTask, name="tests.unguarded")
-        with transaction.atomic():
-            for task in tasks:
-                task.delay()
-        assert self.told(caplog, tasks[0]) == 0
 
     @pytest.mark.django_db(transaction=False)
     def test_is_not_logged_in_a_test_case(self, make, caplog):

@@ -128,10 +128,6 @@ class TestNames:
 class TestMessages:
     """Published by two tenants, and run by a worker that is neither."""
 
-    def names(self, app: OnceApp, messages: list[Message]) -> list[str]:
-        """The names of the locks under which these messages run."""
-        return [app.run(message)[1] for message in messages]
-
     def published(self, app: OnceApp, task: Any) -> list[Message]:
         for name in "ab":
             with within(name):
@@ -142,11 +138,12 @@ class TestMessages:
         def body(pk: int) -> str:
             return str(current_lock().name)
 
-        for options in ({"key": "video:{pk}"}, {"key": lambda pk: f"video:{pk}", "unique": "until_finish"}):
-            messages = self.published(app, app.task(body, **options))
-            assert self.names(app, messages) == ["a:video:42", "b:video:42"]
-        decorated = app.task(task_lock("video:{pk}")(body), base=Task)
-        assert self.names(app, self.published(app, decorated)) == ["a:video:42", "b:video:42"]
+        for task in (
+            app.task(body, key="video:{pk}"),
+            app.task(body, key=lambda pk: f"video:{pk}", unique="until_finish"),
+            app.task(task_lock("video:{pk}")(body), base=Task),
+        ):
+            assert [app.run(one)[1] for one in self.published(app, task)] == ["a:video:42", "b:video:42"]
         assert held() == []
 
     def test_locks_that_the_body_names_are_of_where_it_is(self, app):
@@ -187,15 +184,11 @@ class TestMessages:
         assert app.run() == ("SUCCESS", "a:video:43")
 
     @pytest.mark.django_db(transaction=True)
-    @pytest.mark.parametrize("base", ["once", "decorated"])
-    def test_a_parked_message_replaces_none_of_another_tenant(self, app, base):
+    def test_a_parked_message_replaces_none_of_another_tenant(self, app):
         def body(pk: int) -> str:
             return str(current_lock().name)
 
-        if base == "once":
-            task = app.task(body, key="video:{pk}", on_conflict="coalesce")
-        else:
-            task = app.task(task_lock("video:{pk}", on_conflict="coalesce")(body), base=Task)
+        task = app.task(body, key="video:{pk}", on_conflict="coalesce")
         tokens = {name: hold(name) for name in ("a:video:42", "b:video:42")}
         for message in self.published(app, task):
             app.run(message)

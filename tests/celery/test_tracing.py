@@ -17,10 +17,9 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 
 from django_tasklock import acquire_task_lock
 from tests.support.celery_site import queue_tasks
-from tests.support.guards import MEMORY
-from tests.support.once_app import OnceApp, once_app
+from tests.support.once_app import OnceApp
 
-pytest_plugins = ["tests.support.redis_fixtures", "tests.support.celery_site.fixtures"]
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.queue_tasks", "tests.support.celery_site.traced_tasks"]
 
 
@@ -33,13 +32,6 @@ def spans(monkeypatch: pytest.MonkeyPatch) -> Iterator[InMemorySpanExporter]:
     monkeypatch.setattr(trace, "_TRACER_PROVIDER", provider)
     yield exporter
     provider.shutdown()
-
-
-@pytest.fixture
-def app(settings: Any) -> Iterator[OnceApp]:
-    settings.TASKLOCK = MEMORY
-    with once_app() as made:
-        yield made
 
 
 def named(spans: InMemorySpanExporter, *names: str) -> list[ReadableSpan]:
@@ -98,11 +90,8 @@ class TestInOneProcess:
             return "ran"
 
         app.task(body, bind=True, key="a", name="traced.task").delay()
-        first = app.take()
-        assert app.run(first)[0] == "RETRY"
-        again = app.take()
-        assert again.headers["tasklock"]["trace"] == first.headers["tasklock"]["trace"]
-        assert app.run(again) == ("SUCCESS", "ran")
+        assert app.run()[0] == "RETRY"
+        assert app.run() == ("SUCCESS", "ran")
         create, one, two = spans.get_finished_spans()
         assert (create.name, one.name, two.name) == ("create traced.task", *["process traced.task"] * 2)
         assert one.parent.span_id == two.parent.span_id == create.context.span_id
@@ -130,17 +119,6 @@ class TestInOneProcess:
         assert app.run(message) == ("SUCCESS", "ran")
         (process,) = named(spans, "process traced.task")
         assert process.parent is None
-
-    def test_tasks_without_a_lock_are_not_ours(self, app: OnceApp, spans: InMemorySpanExporter) -> None:
-        @app.app.task(name="plain.task", shared=False)
-        def plain() -> str:
-            return "ran"
-
-        plain.delay()
-        message = app.take()
-        assert "tasklock" not in message.headers
-        app.run(message)
-        assert spans.get_finished_spans() == ()
 
 
 class TestWhereNobodyTraces:

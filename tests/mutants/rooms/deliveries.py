@@ -2,8 +2,8 @@
 
 from tests.mutants.fault import Fault
 
-AGAIN = "tests/celery/test_redelivery.py::TestADuplicateComesAgain"
-COUNT = "tests/celery/test_crash_count.py::TestTheCount"
+AGAIN = "tests/celery/test_deliveries.py::TestADuplicate"
+COUNT = "tests/celery/test_deliveries.py::TestTheCount"
 
 FAULTS = [
     Fault(
@@ -18,7 +18,7 @@ FAULTS = [
         "the lock of another message's holder on another machine is taken for abandoned",
         "    return record is not None and abandoned(record) and free_dead(record, name)",
         "    return record is not None and free_dead(record, name)",
-        "tests/celery/test_dead_holder.py",
+        "tests/celery/test_deliveries.py::TestAnothersLock",
     ),
     Fault(
         "celery/delivery/duplicates.py",
@@ -32,7 +32,7 @@ FAULTS = [
         "an earlier try that comes late runs beside the later one",
         "            elif tries_later < 0:",
         "            elif False:",
-        "tests/celery/test_redelivery.py::test_an_earlier_try_that_comes_late",
+        "tests/celery/test_deliveries.py::TestADuplicate",
     ),
     Fault(
         "celery/delivery/duplicates.py",
@@ -109,6 +109,6 @@ FAULTS = [
         "a message that kills its workers is retried for CrashLoop",
         "Task.dont_autoretry_for = (StaleClaim, CrashLoop)",
         "Task.dont_autoretry_for = (StaleClaim,)",
-        "tests/celery/test_crash_count.py::TestTheCount",
+        "tests/celery/test_deliveries.py::TestTheCount",
     ),
 ]

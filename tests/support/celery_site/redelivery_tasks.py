@@ -1,8 +1,7 @@
 """Tasks that are delivered, or tried, more than once. Every word, and both ways to say it.
 
-Read when this module is imported, so set them before a worker is started:
-``SITE_MACHINE`` lets the worker's processes take themselves for those of another machine;
-``SITE_TROUBLE``: "unmarked" hides that the broker has redelivered a message.
+``SITE_MACHINE`` lets a worker's processes take themselves for those of another machine. It is read when this module is
+imported, so set it before a worker is started.
 """
 
 from __future__ import annotations
@@ -18,7 +17,6 @@ from django.dispatch import receiver
 
 from django_tasklock import model_lock, task_lock
 from django_tasklock.celery import OnceTask
-from django_tasklock.celery.message import Message
 from django_tasklock.conf import WORDS
 from django_tasklock.locks import holder as holders
 from django_tasklock.signals import lock_conflict
@@ -28,7 +26,7 @@ from tests.support.celery_site.tasks import BY_SETTINGS, LONGEST, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-MACHINE, TROUBLE = "SITE_MACHINE", "SITE_TROUBLE"
+MACHINE = "SITE_MACHINE"
 LATE: dict[str, Any] = {"acks_late": True, "reject_on_worker_lost": True}
 
 
@@ -43,9 +41,6 @@ def wait_for(file: str) -> None:
 if os.environ.get(MACHINE):
     holders.this_machine = lambda: os.environ[MACHINE]  # type: ignore[assignment]
 
-if os.environ.get(TROUBLE) == "unmarked":
-    Message.redelivered = property(lambda message: False)  # type: ignore[assignment]
-
 
 @shared_task(base=OnceTask, key="hold:{key}")
 def late_once(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
@@ -53,10 +48,11 @@ def late_once(key: str, seconds: float = 0.0, until: str | None = None, **more: 
     return hold_here(key, seconds, until, **more)
 
 
-@shared_task(base=OnceTask, key="hold:{key}", takeovers=1)
-def frail_once(key: str, until: str | None = None) -> dict[str, Any]:
-    """May be started twice."""
-    return hold_here(key, 0.0, until)
+@shared_task(**LATE)
+@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, on_conflict="skip")
+def late_video(video_id: int, until: str | None = None) -> dict[str, Any]:
+    """Claims the row; comes back if its worker dies."""
+    return hold_here(video_id, 0.0, until)
 
 
 @shared_task(takeovers=1, **LATE)
@@ -77,12 +73,7 @@ def _decorated(word: Any) -> Any:
     def early(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
         return hold_here(key, seconds, until, **more)
 
-    @shared_task(name=f"{__name__}.video_{word}", **LATE)
-    @model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, on_conflict=word)
-    def video(video_id: int, until: str | None = None) -> dict[str, Any]:
-        return hold_here(video_id, 0.0, until)
-
-    return late, early, video
+    return late, early
 
 
 DECORATED = {word: _decorated(word) for word in WORDS}
@@ -177,12 +168,6 @@ def direct(word: str, key: str) -> str:
         return str(DECORATED[word][0](key)["status"])
     except Exception as error:
         return type(error).__name__
-
-
-@shared_task(base=OnceTask, key="hold:{key}", **BY_SETTINGS)
-def counting(key: str) -> dict[str, Any]:
-    """For conflicts that are counted."""
-    return hold_here(key)
 
 
 @receiver(lock_conflict, dispatch_uid="redelivery_tasks")

@@ -6,16 +6,13 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import StateGuard, acquire_task_lock, current_claim, model_lock, release_task_lock
+from django_tasklock import acquire_task_lock, model_lock, release_task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
-from tests.support.guards import GUARD, ONCE
-from tests.testapp.models import PlainVideo, Report, Track, Video
+from tests.support.guards import ONCE
+from tests.testapp.models import PlainVideo, Track, Video
 
-__all__ = [
-    "plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_plain_again", "swept_report", "swept_track",
-    "swept_two", "swept_video",
-]  # fmt: skip
+__all__ = ["plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_track", "swept_two", "swept_video"]
 
 
 @shared_task
@@ -43,15 +40,6 @@ def swept_video(self: Any, video_id: int, seconds: float = 0.0, until: str | Non
     return hold_here(video_id, seconds, until)
 
 
-@shared_task(acks_late=True, reject_on_worker_lost=True)
-@model_lock(Report, guard=StateGuard())
-def swept_report(pk: int, result: str = "swept", until: str | None = None) -> dict[str, Any]:
-    """A row that has a result and no state."""
-    answer = hold_here(pk, until=until)
-    current_claim().update(result=result)
-    return answer
-
-
 @shared_task(base=OnceTask, bind=True, model=Track, lookup="uid", guard=ONCE)
 def swept_track(self: Any, uid: str, until: str | None = None) -> dict[str, Any]:
     """A row that is known by its public id; the lock is named after it."""
@@ -69,13 +57,6 @@ def swept_two(video_id: int, quality: str) -> dict[str, Any]:
 @model_lock(PlainVideo, "plain:{video_id}", pk="video_id", guard=ONCE)
 def swept_plain(video_id: int) -> dict[str, Any]:
     """A row without a token."""
-    return hold_here(video_id)
-
-
-@shared_task
-@model_lock(PlainVideo, "plain:{video_id}", pk="video_id", guard=GUARD)
-def swept_plain_again(video_id: int) -> dict[str, Any]:
-    """A row without a token that may be claimed as it is."""
     return hold_here(video_id)
 
 
