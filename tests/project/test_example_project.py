@@ -176,67 +176,6 @@ answer(first=first, outcomes=list(Attempt.objects.values_list("outcome", flat=Tr
 
 
 @pytest.mark.slow
-def test_the_page_says_so_when_redis_is_away(run: Run, redis_server: RedisServer) -> None:
-    redis_server.kill()
-    found = run("""
-del app.send_task
-Video.objects.create(title="Waiting", upload=str(sample))
-pressed = client.post("/videos/1/process/", follow=True)
-uploaded = upload(sample)
-said = "cannot be reached" in pressed.content.decode()
-answer(pressed=said, uploaded=uploaded.status_code, videos=Video.objects.count())
-""")
-    assert found == {"pressed": True, "uploaded": 302, "videos": 2}
-
-
-@pytest.mark.slow
-def test_the_web_process_imports_no_tasks(site: dict[str, str]) -> None:
-    """It publishes by name, after the commit; the admin still knows the guard, and shows the lock of a video."""
-    found = json.loads(
-        python(
-            site,
-            "-c",
-            """
-import json, sys
-import django
-django.setup()
-from config.celery import app
-from django.contrib.auth.models import User
-from django.core.files.base import ContentFile
-from django.core.management import call_command
-from django.db import connection
-from django.test import Client
-from videos.locks import acquire_video_lock
-
-call_command("migrate", verbosity=0)
-sent = []
-app.send_task = lambda name, kwargs: sent.append((name, kwargs, connection.in_atomic_block))
-client = Client(headers={"host": "127.0.0.1"})
-client.force_login(User.objects.create_superuser("root"))
-page = client.post("/", {"title": "One", "upload": ContentFile(b"-", "one.mp4")}, follow=True)
-client.post("/videos/1/process/")
-client.post("/admin/videos/video/", {"action": "announce", "_selected_action": ["1"]})
-imported = "videos.tasks" in sys.modules
-acquire_video_lock(1)
-panel = client.get("/admin/videos/video/1/change/").content.decode()
-print(json.dumps([page.status_code, sent, imported, "video_processing_lock:1" in panel, "videos.tasks" in sys.modules]))
-""",
-        ).splitlines()[-1]
-    )
-    status, sent, imported, in_panel, imported_by_panel = found
-    assert status == 200
-    message = {"video_id": 1}
-    assert sent == [
-        ["videos.tasks.process_video", message, False],
-        ["videos.tasks.process_video", message, False],
-        ["videos.tasks.announce", message, False],
-    ]
-    assert imported is False
-    assert in_panel is True
-    assert imported_by_panel is True, "only an operator's page asks for the guards"
-
-
-@pytest.mark.slow
 def test_limits_and_health(run: Run) -> None:
     """The API is called no more often than it allows, and a transcode has a permit and no connection meanwhile."""
     found = run("""

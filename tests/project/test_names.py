@@ -95,15 +95,11 @@ class TestTemplate:
             ("video:{video_id}", (), {"video_id": 42}, "video:42"),
             ("{video_id}:{user}", (42,), {}, "42:nobody"),
             ("{video_id}:{quality}", (42, "ann", 1, 2), {"quality": "sd", "other": 3}, "42:sd"),
-            ("{user.name}/{video_id[0]}", ([7],), {"user": SimpleNamespace(name="ann")}, "ann/7"),
-            ("{video_id:04d}", (42,), {}, "0042"),
             ("{video_id!r}", ("x",), {}, "'x'"),
             ("nightly", (42,), {}, "nightly"),
-            ("{{{video_id}}}", (42,), {}, "{42}"),
             ("video:{0}", (42,), {}, "video:42"),
             ("{1.name!r:>6}/{0[0]:04d}", ([7],), {"user": SimpleNamespace(name="ann")}, " 'ann'/0007"),
             ("{{{0}}}{{0}}:{video_id:{0}}", (2,), {}, "{2}{0}: 2"),
-            ("{{braces}}", (42,), {}, "{braces}"),
             (lambda video_id, **_: f"v{video_id}", (42,), {"quality": "sd"}, "v42"),
         ],
     )
@@ -129,16 +125,7 @@ class TestTemplate:
         with pytest.raises(TaskLockError, match=said):
             NameTemplate(template, process)
 
-    @pytest.mark.parametrize(
-        "template",
-        [
-            "{a}:{b}",
-            "x:{b}:{a}:y",
-            "{a}::{b}",
-            "{a}3A{b}",
-            "{a}\N{EN DASH}{b}",
-        ],
-    )
+    @pytest.mark.parametrize("template", ["{a}:{b}", "x:{b}:{a}:y", "{a}::{b}", "{a}3A{b}", "{a}\N{EN DASH}{b}"])
     def test_different_arguments_never_make_one_name(self, template):
         def function(a, b):
             pass
@@ -169,11 +156,7 @@ class Plain:
 class TestObjectsWithoutAName:
     """Two of them never have one text, so such a lock would exclude nobody."""
 
-    @pytest.mark.parametrize(
-        "value",
-        [object(), [Plain()], lambda: None],
-        ids=lambda value: type(value).__name__,
-    )
+    @pytest.mark.parametrize("value", [object(), [Plain()]], ids=["object", "in a list"])
     @pytest.mark.parametrize("template", ["a:{x}", "a:{y}:{x!s:>80}"])
     def test_is_refused(self, template, value):
         names = NameTemplate(template, lambda x, y=1: None)

@@ -134,12 +134,6 @@ def test_the_workflow_runs_every_part_once():
     assert set(re.findall(r"\bpart (\w+)(?: &&|;)", run_)) == set(parts)
 
 
-def test_there_is_no_part_of_another_name():
-    done = subprocess.run([PROJECT / ".ci" / "run", "tset"], capture_output=True, text=True, check=False, timeout=60)
-    assert done.returncode == 2
-    assert "there is no part tset; known: test lint" in done.stderr
-
-
 @pytest.mark.slow
 def test_the_wheel_works_where_this_tree_cannot_be_seen(wheel, tmp_path):
     home = tmp_path / "venv"

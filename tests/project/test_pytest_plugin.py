@@ -1,14 +1,26 @@
-"""The plug-in for pytest, in projects of others: real runs, in processes that know nothing of this one."""
+"""The plug-in for pytest, and docs/testing.md, in projects of others: real runs, which know nothing of this one."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
-from tests.support.kit_project import SETTINGS, run_pytest, write
+from tests.support.pages import DOCS, ROOT
 
+SETTINGS = """
+SECRET_KEY = "for tests only"
+INSTALLED_APPS = ["django.contrib.contenttypes", "django.contrib.auth", "django_tasklock", "shop"]
+DATABASES = {"default": {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+USE_TZ = True
+TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}  # nobody is there: what is not in memory fails
+"""
 TESTS = """
 import pytest
 from django.conf import settings as django_settings
@@ -47,6 +59,34 @@ def test_who_does_not_ask_gets_what_the_settings_say():
 """
 
 
+def write(directory: Path, files: Mapping[str, str]) -> None:
+    """Write these files, and make packages of their directories."""
+    for name, text in files.items():
+        path = directory / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.parent != directory:
+            (path.parent / "__init__.py").touch()
+        path.write_text(text, "utf-8")
+
+
+def run_pytest(directory: Path, *options: str, settings: str | None = "settings", code: int = 0) -> str:
+    """What pytest says there, in a process that knows nothing of this test run; it must end with ``code``."""
+    known = {key: value for key, value in os.environ.items() if not key.startswith(("TASKLOCK_", "PYTEST_", "DJANGO_"))}
+    if settings:
+        known["DJANGO_SETTINGS_MODULE"] = settings
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-ra", *options],
+        cwd=directory,
+        env=known | {"PYTHONPATH": f"{directory}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
+    )
+    assert done.returncode == code, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
     write(tmp_path, {"settings.py": SETTINGS, "shop/test_shop.py": TESTS})
@@ -54,16 +94,14 @@ def project(tmp_path: Path) -> Path:
 
 
 def test_the_fixture_and_the_marker(project: Path) -> None:
-    said = run_pytest(project, "-W", "error", "--strict-markers")
-    assert "25 passed" in said
+    assert "25 passed" in run_pytest(project, "-W", "error", "--strict-markers")
 
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_in_parallel_and_in_any_distribution(project: Path) -> None:
-    for how in ("worksteal", "loadscope"):
-        said = run_pytest(project, "-n", "2", "--dist", how)
-        assert "25 passed" in said
+@pytest.mark.parametrize("how", ["worksteal", "loadscope"])
+def test_in_parallel_and_in_any_distribution(project: Path, how: str) -> None:
+    assert "25 passed" in run_pytest(project, "-n", "2", "--dist", how)
 
 
 @pytest.mark.slow
@@ -72,21 +110,40 @@ def test_for_all_tests_by_the_configuration(project: Path) -> None:
     said = run_pytest(project, "-k", "test_who_does_not_ask or test_by_the_marker or settings_own", code=1)
     assert "assert 'MemoryBackend' == 'RedisBackend'" in said or "'BACKEND'" in said
     assert "2 passed" in said  # those that say where
-
-
-@pytest.mark.slow
-def test_a_store_that_there_is_not(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\ntasklock_store = disk\n")
     said = run_pytest(project, code=4)
     assert "tasklock_store of the configuration: the store of the locks must be one of 'memory', 'settings'" in said
 
 
 @pytest.mark.slow
-def test_a_marker_that_says_nothing(project: Path) -> None:
-    marked = "import pytest\n@pytest.mark.tasklock\ndef test(): pass\n"
-    (project / "shop" / "test_shop.py").write_text(marked)
-    said = run_pytest(project, code=1)
-    assert "the marker of shop/test_shop.py::test: the store of the locks must be one of" in said
+@pytest.mark.parametrize(
+    ("test", "settings", "says"),
+    [
+        (
+            "import pytest\n@pytest.mark.tasklock\ndef test(): pass\n",
+            "settings",
+            "the marker of shop/test_shop.py::test: the store of the locks must be one of",
+        ),
+        (
+            "def test(tasklock): pass\n",
+            None,
+            "asks for locks, which need Django's settings: set DJANGO_SETTINGS_MODULE",
+        ),
+    ],
+    ids=["a marker that says nothing", "no settings"],
+)
+def test_what_cannot_be_says_what_to_do(project: Path, test: str, settings: str | None, says: str) -> None:
+    (project / "shop" / "test_shop.py").write_text(test)
+    assert says in run_pytest(project, settings=settings, code=1)
+
+
+@pytest.mark.slow
+def test_without_pytest_django(project: Path) -> None:
+    """Whoever sets Django up by other means."""
+    (project / "conftest.py").write_text("import django\ndjango.setup()\n")
+    without = re.sub(r"def test_settings_.*?\n\n", "", TESTS, flags=re.DOTALL)
+    (project / "shop" / "test_shop.py").write_text(without)
+    assert "23 passed" in run_pytest(project, "-W", "error", "-p", "no:django")
 
 
 PLAIN = """
@@ -103,23 +160,15 @@ def test_nothing_is_imported():
 
 def test_a_project_without_django_does_not_notice_it(tmp_path: Path) -> None:
     (tmp_path / "test_plain.py").write_text(PLAIN)
-    said = run_pytest(
-        tmp_path, "-W", "error", "-p", "no:django", "-p", "no:xdist", "-p", "no:hypothesispytest", settings=None
-    )
-    assert "1 passed" in said
+    others = ("-p", "no:django", "-p", "no:xdist", "-p", "no:hypothesispytest")
+    assert "1 passed" in run_pytest(tmp_path, "-W", "error", *others, settings=None)
 
 
 @pytest.mark.slow
-def test_who_asks_for_locks_without_settings_is_told_what_to_do(tmp_path: Path) -> None:
-    (tmp_path / "test_plain.py").write_text("def test(tasklock): pass\n")
-    said = run_pytest(tmp_path, "-p", "no:django", settings=None, code=1)
-    assert "asks for locks, which need Django's settings: set DJANGO_SETTINGS_MODULE" in said
-
-
-@pytest.mark.slow
-def test_without_pytest_django(project: Path) -> None:
-    """Whoever sets Django up by other means."""
-    (project / "conftest.py").write_text("import django\ndjango.setup()\n")
-    without = re.sub(r"def test_settings_.*?\n\n", "", TESTS, flags=re.DOTALL)
-    (project / "shop" / "test_shop.py").write_text(without)
-    assert "23 passed" in run_pytest(project, "-W", "error", "-p", "no:django")
+def test_the_page_is_true(tmp_path: Path) -> None:
+    """Each block of it is a file of a project, app and tests."""
+    page = (DOCS / "testing.md").read_text("utf-8")
+    files = dict(re.findall(r"^```python\n# (\S+\.py)\n(.*?)^```", page, re.DOTALL | re.MULTILINE))
+    assert page.count("```python") == len(files)
+    write(tmp_path, {"settings.py": SETTINGS, **files})
+    assert re.search(r"\d+ passed", run_pytest(tmp_path, "-W", "error"))
