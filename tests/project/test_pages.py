@@ -23,6 +23,7 @@ pytest_plugins = ["tests.support.page_fixtures"]
 
 LANGUAGES = {"python", "pycon", "console", "bash", "yaml", "json", "ini", "toml", "sql", "text", "mermaid"}
 ELSEWHERE = {
+    DOCS / "five-jobs.md",
     DOCS / "tutorial.md",
     DOCS / "testing.md",
     DOCS / "tenants.md",
