@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
+import redis
 from celery import Celery, _state
 from celery.app.trace import build_tracer
 from celery.worker.strategy import hybrid_to_proto2
 from kombu.simple import SimpleQueue
 
 from django_tasklock.celery import OnceTask
+from tests.support import environment
 
 __all__ = ["Message", "OnceApp", "once_app"]
 
@@ -127,7 +129,10 @@ class OnceApp:
 
 @contextmanager
 def once_app() -> Iterator[OnceApp]:
-    """One for a test. Later tests have the app that was current before: Celery adds no shared tasks to a closed one."""
+    """One for a test. Later tests have the app that was current before: Celery adds no shared tasks to a closed one.
+
+    They find no locks of this one in the Redis of the run, whatever they call their own.
+    """
     current, default = _state._tls.current_app, _state.default_app
     app = OnceApp()
     try:
@@ -136,3 +141,5 @@ def once_app() -> Iterator[OnceApp]:
         app.close()
         _state._set_current_app(current)
         _state.set_default_app(default)
+        with redis.Redis.from_url(os.environ[environment.REDIS]) as store:
+            store.flushdb()

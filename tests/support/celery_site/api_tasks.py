@@ -11,7 +11,7 @@ from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import ENVIRONMENT
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 
-__all__ = ["late_unique", "source_test", "unique_hold", "unique_start"]
+__all__ = ["late_unique", "source_test", "unique_hold"]
 
 
 @shared_task(name="tasks1", base=OnceTask, **BY_SETTINGS)
@@ -23,12 +23,6 @@ def source_test(*args: Any, **kwargs: Any) -> dict[str, Any]:
 @shared_task(base=OnceTask, key="u:{key}", unique="until_finish", **BY_SETTINGS)
 def unique_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
     """One under way until it has ended."""
-    return hold_here(key, seconds, until, **more)
-
-
-@shared_task(base=OnceTask, key="u:{key}", unique="until_start", on_conflict="queue", **BY_SETTINGS)
-def unique_start(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
-    """One under way until it begins."""
     return hold_here(key, seconds, until, **more)
 
 
