@@ -71,7 +71,7 @@ FAULTS = [
         "a message that is on its way is put back at once",
         "    return row.now - row.changed_at > patience * 1000",
         "    return row.now - row.changed_at > 0",
-        "tests/celery/test_parking.py::TestPromoterDies",
+        "tests/celery/test_parking.py::TestSomebodyDies",
     ),
     Fault(
         "celery/queue/promoter.py",
