@@ -1,7 +1,7 @@
 """What users of other locks rely on: cases of redis-py's and python-redis-lock's own tests.
 
 Those that other tests here have, too, are left to them. Where we differ on purpose, the case stands in
-``TestDifferences`` with its reason, and in docs/peers.md.
+``TestDifferences`` with its reason, and in docs/comparison.md.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class TestExtending:
 
 
 class TestDifferences:
-    """Each is on purpose. docs/peers.md has them for readers."""
+    """Each is on purpose. docs/comparison.md has them for readers."""
 
     def test_there_is_no_lock_without_an_end(self, store: str) -> None:
         """Elsewhere ``timeout=None`` means that a killed holder blocks for ever; here it has a lease all the same."""
