@@ -1,20 +1,26 @@
-"""``task_lock_context``: a lock for one block."""
+"""The block of a lock: it is the current one, ends once, and gives back its own lease wherever it is left.
+
+A generator's block may be left elsewhere than where it was entered: in another thread or asyncio task.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import pytest
 
 from django_tasklock import (
+    ConcurrencyLimiter,
     LockLost,
     Released,
     TaskLock,
     TaskLockAcquireError,
-    TaskLockError,
+    current_limiter,
     current_lock,
     force_release_task_lock,
     is_task_locked,
@@ -22,18 +28,16 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.taken import leases_here
+from django_tasklock.types import fingerprint
 from tests.support.current import here
-from tests.support.public import forked, in_store
-from tests.support.stores import an_ask, granted, stores
+from tests.support.public import in_store
+from tests.support.stores import an_ask, eventually, granted
 
 
 @pytest.fixture(params=["memory"])
 def store(request, settings) -> Iterator[str]:
     """The name of the store in force, empty."""
     yield from in_store(request.param, settings)
-
-
-across = pytest.mark.parametrize("store", stores("redis", "database"), indirect=True)
 
 
 @pytest.fixture
@@ -44,41 +48,27 @@ def busy(store) -> str:
     return ask.token
 
 
-class TestFree:
-    def test_yields_true_and_gives_the_lock_back(self, store):
-        with task_lock_context("video:1") as acquired:
+class TestABlock:
+    def test_yields_true_is_the_current_lock_and_gives_it_back_also_after_an_error(self, store):
+        with pytest.raises(ZeroDivisionError), task_lock_context("task_lock:video:1") as acquired:
             assert acquired is True
             assert is_task_locked("video:1")
-        assert not is_task_locked("video:1")
-
-    @pytest.mark.parametrize("raise_on_fail", [True, False])
-    def test_an_exception_of_the_body_passes_through_and_the_lock_is_given_back(self, store, raise_on_fail):
-        with pytest.raises(ZeroDivisionError), task_lock_context("video:1", raise_on_fail):
-            raise ZeroDivisionError
-        assert not is_task_locked("video:1")
-
-    def test_it_is_the_current_lock(self, store):
-        assert here(current_lock) is None
-        with task_lock_context("task_lock:video:1"):
             assert current_lock().name == "video:1"
             with task_lock_context("video:2"):
                 assert current_lock().name == "video:2"
             assert current_lock().name == "video:1"
+            raise ZeroDivisionError
         assert here(current_lock) is None
+        assert not is_task_locked("video:1")
 
-
-class TestBusy:
-    def test_raises_who_has_it_and_for_how_long(self, busy):
+    def test_busy_it_raises_who_has_it_or_yields_false(self, busy):
         with pytest.raises(TaskLockAcquireError) as caught, task_lock_context("video:1"):
             raise AssertionError("the body must not run")
         error = caught.value
-        assert error.name == "video:1"
-        assert error.holder == "unknown"
+        assert (error.name, error.holder) == ("video:1", "unknown")
         assert 0 <= error.held_for < 10
         assert 90 < error.time_left <= 100
         assert "'video:1' is held by unknown" in str(error)
-
-    def test_or_yields_false(self, busy):
         with task_lock_context("video:1", raise_on_fail=False) as acquired:
             assert acquired is False
             assert here(current_lock) is None
@@ -86,28 +76,35 @@ class TestBusy:
 
     def test_waits_if_asked_to(self, busy):
         def release():
+            eventually(lambda: TaskLock("video:1").info().waiting)
             assert get_backend().release("video:1", busy)
             get_backend().close_idle()
 
-        later = threading.Timer(0.2, release)
+        later = threading.Thread(target=release)
         later.start()
         with task_lock_context("video:1", blocking_timeout=20) as acquired:
             assert acquired is True
         later.join()
 
-
-class TestOnce:
-    def test_re_entry_is_refused_with_an_error_that_says_what_to_do(self, store):
-        with task_lock_context("video:1"):
-            with (
-                pytest.raises(TaskLockError, match="already held by this thread.*reentrant=True") as caught,
-                task_lock_context("video:1", raise_on_fail=False),
-            ):
-                raise AssertionError("the body must not run")
-            assert not isinstance(caught.value, TaskLockAcquireError)
-            assert is_task_locked("video:1")
+    def test_lost_and_taken_again_inside(self, store):
+        lock = TaskLock("video:1", reentrant=True)
+        with TaskLock("video:2") as around:
+            with lock:
+                assert force_release_task_lock("video:1")
+                with pytest.raises(LockLost):
+                    lock.ensure_held()
+                with lock:
+                    assert lock.held
+                assert lock.lost
+                assert lock.acquire()
+                assert lock.release() is Released.RELEASED
+            assert current_lock() is around
+        assert here(current_lock) is None
+        assert not lock.taken
         assert not is_task_locked("video:1")
 
+
+class TestOnce:
     def test_one_object_entered_twice(self, store):
         context = task_lock_context("video:1", reentrant=True)
         with context:
@@ -167,52 +164,123 @@ def test_a_lock_that_another_thread_released_is_removed_from_its_owner(settings)
         assert list(leases_here()) == []
 
 
-def lose(lock: TaskLock) -> None:
-    """Take it away from its holder, who learns of it."""
-    assert force_release_task_lock(lock.name)
-    with pytest.raises(LockLost):
-        lock.ensure_held()
+# In a generator
 
 
-class TestTaken:
-    """What happens to the lock while the body runs."""
+@pytest.fixture(params=[TaskLock, lambda name: ConcurrencyLimiter(name, 3)], ids=["lock", "permit"])
+def lock(request: Any, store: str) -> Any:
+    """A lock or a limiter that all tasks and threads of the test share."""
+    return request.param("stream")
 
-    def test_released_by_force(self, store, caplog):
-        with task_lock_context("video:1"):
-            assert force_release_task_lock("video:1")
-            successor = an_ask("video:1")
-            granted(get_backend().acquire(successor))
-        assert get_backend().get("video:1").token == successor.token
-        assert "no longer ours" in caplog.text
 
-    def test_lost_and_taken_again_inside_of_its_block(self, store):
-        lock = TaskLock("video:1", reentrant=True)
-        with TaskLock("video:2") as around:
-            with lock:
-                lose(lock)
-                with lock:
-                    assert lock.held
-                assert lock.lost
-                assert lock.acquire()
-                assert lock.release() is Released.RELEASED
-            assert current_lock() is around
-        assert here(current_lock) is None
+@pytest.fixture
+def limiter(store: str) -> ConcurrencyLimiter:
+    """A limiter that all tasks and threads of the test share."""
+    return ConcurrencyLimiter("stream", 3)
+
+
+def used(lock: Any) -> int:
+    """How many hold it."""
+    return lock.info().used if isinstance(lock, ConcurrencyLimiter) else int(lock.locked())
+
+
+async def astream(lock: Any) -> AsyncIterator[int]:
+    async with lock:
+        for number in range(3):
+            yield number
+
+
+def stream(lock: Any) -> Iterator[int]:
+    with lock:
+        yield from range(3)
+
+
+async def in_task(awaitable: Any) -> Any:
+    """Await it in a task of its own, as ``asyncio.wait_for`` does before Python 3.12."""
+
+    async def wait() -> Any:
+        return await awaitable
+
+    return await asyncio.create_task(wait())
+
+
+def in_thread(function: Any, *args: Any) -> Any:
+    """Call it in a thread of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(function, *args).result(30)
+
+
+class TestAsyncGenerators:
+    def test_closed_by_another_task(self, lock):
+        async def main() -> None:
+            rows = astream(lock)
+            await in_task(anext(rows))
+            assert used(lock) == 1
+            async with TaskLock("other") as other:
+                await rows.aclose()
+                assert current_lock() is other
+
+        asyncio.run(main())
+        assert used(lock) == 0
+
+    def test_closed_at_the_end_of_the_loop(self, lock):
+        """In Redis it is released as well, but its connection may be closed before, and another one be opened."""
+        failed: list[Any] = []
+        kept: list[Any] = []
+
+        async def main() -> None:
+            asyncio.get_running_loop().set_exception_handler(lambda loop, context: failed.append(context))
+            kept.append(astream(lock))
+            assert await anext(kept[0]) == 0
+
+        asyncio.run(main())
+        assert failed == []
+        assert used(lock) == 0
+
+    def test_each_of_several_closes_its_own(self, limiter):
+        async def step(rows: AsyncIterator[int]) -> str:
+            await anext(rows)
+            return fingerprint(limiter.token)
+
+        async def main() -> None:
+            many = [astream(limiter) for _ in range(3)]
+            members = [await in_task(step(rows)) for rows in many]
+            for number in (1, 0, 2):
+                assert members[number] in (member.fingerprint for member in limiter.members())
+                await many[number].aclose()
+                assert members[number] not in (member.fingerprint for member in limiter.members())
+
+        asyncio.run(main())
+        assert used(limiter) == 0
+
+
+class TestGenerators:
+    def test_each_step_in_a_thread_of_its_own(self, lock):
+        rows = stream(lock)
+        assert [in_thread(next, rows, None) for _ in range(4)] == [0, 1, 2, None]
+        assert used(lock) == 0
+
+    def test_closed_by_another_thread(self, lock):
+        """As frameworks run a dependency that yields."""
+        rows = stream(lock)
+        next(rows)
+        in_thread(rows.close)
+        assert used(lock) == 0
         assert not lock.taken
-        assert not is_task_locked("video:1")
 
-    @across
-    def test_a_forked_child_that_leaves_the_block_leaves_the_lock(self, store):
-        with task_lock_context("video:1", raise_on_fail=False) as acquired:
-            assert acquired
-            context = task_lock_context("video:2")
-            context.__enter__()
-
-            def child():
-                context.__exit__(None, None, None)
-                return is_task_locked("video:2"), here(current_lock) is None
-
-            assert forked(child)[0] is True
-            assert is_task_locked("video:1")
-            assert is_task_locked("video:2")
-            context.__exit__(None, None, None)
-            assert not is_task_locked("video:2")
+    def test_collected_in_a_thread_that_has_a_permit(self, limiter):
+        rows = stream(limiter)
+        cycle: list[Any] = [rows]
+        cycle.append(cycle)
+        in_thread(next, rows)
+        del rows
+        with limiter:
+            mine = limiter.token
+            assert used(limiter) == 2
+            del cycle
+            gc.collect()
+            assert used(limiter) == 1
+            assert limiter.token == mine
+            assert current_limiter() is limiter
+            limiter.ensure_held()
+        assert used(limiter) == 0

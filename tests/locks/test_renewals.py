@@ -2,32 +2,23 @@
 
 from __future__ import annotations
 
-import random
-from collections.abc import Callable
 from itertools import pairwise
-from typing import Any
 
 import pytest
 import redis
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.stores import LeaseStore
-from django_tasklock.locks.heartbeat import FAILING, Heartbeat
+from django_tasklock.locks.heartbeat import Heartbeat
 from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Grant, Renewal, RenewalResult
-from tests.support.proxy import Proxy, Request, scripts
+from tests.support.proxy import Proxy, scripts
 from tests.support.stores import an_ask, granted
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
 LEASE = 60_000
-
-
-@pytest.fixture
-def prefix(name: str) -> str:
-    """One of this test's own: an index is shared by all locks of a prefix."""
-    return f"{name.replace(':', '-')}:"
 
 
 class Clock:
@@ -74,40 +65,6 @@ def test_a_lease_whose_key_is_something_else_now_is_lost_alone(store: redis.Redi
     assert backend.renew(batch) == [RenewalResult.RENEWED, RenewalResult.LOST, RenewalResult.RENEWED]
 
 
-def test_an_index_that_is_something_else_now_costs_no_lease(
-    configure: Callable[..., None], settings: Any, store: redis.Redis, name: str, prefix: str
-) -> None:
-    configure(LOCATION=settings.TASKLOCK["LOCATION"], KEY_PREFIX=prefix)
-    backend, ask = get_backend(), an_ask(name)
-    granted(backend.acquire(ask))
-    index = f"{prefix.removesuffix(':')}#index"
-    store.delete(index)
-    store.set(index, "something else")
-    assert backend.renew([Renewal(name, ask.token, 50_000)]) == [RenewalResult.RENEWED]
-    assert 40_000 < store.pttl(prefix + name) <= 50_000
-
-
-def test_one_request_in_ten_that_fails_costs_no_lease(
-    proxy: Proxy, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Fifty batches, several minutes: that all of them succeed at once happens twice in a thousand tries."""
-    monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 4)
-    beat, dice = Still(), random.Random(10)
-    held = take(get_backend(), beat, name, 200, clock.now)
-    renews = scripts("renew")
-
-    def fails(request: Request) -> bool:
-        return renews(request) and dice.random() < 0.1
-
-    fault = proxy.fault(fails, times=-1, answer=b"-ERR failed on purpose\r\n")
-    ends = clock.now + 240
-    while clock.now < ends:
-        clock.now = beat.beat()
-    assert len(fault.met) > 20
-    assert not [hold.name for hold in held if hold.lost]
-    assert len(beat) == len(held)
-
-
 def test_a_lease_whose_requests_always_fail_is_lost_alone(
     proxy: Proxy, name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -121,32 +78,6 @@ def test_a_lease_whose_requests_always_fail_is_lost_alone(
     while clock.now < ends:
         clock.now = beat.beat()
     assert {hold.name for hold in held if hold.lost} == {f"{name}:3"}
-
-
-def test_a_silent_store_is_not_asked_once_for_each_batch(
-    name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leases of other stores wait meanwhile. All are due again soon; whose turn did not come is the first then."""
-    monkeypatch.setattr("django_tasklock.locks.heartbeat.CHUNK", 1)
-    backend, beat = get_backend(), Still()
-    held = take(backend, beat, name, 20, clock.now)
-    asked: list[str] = []
-
-    def silent(batch: list[Renewal]) -> list[RenewalResult]:
-        asked.extend(item.name for item in batch)
-        clock.now += 0.9
-        raise TimeoutError("no answer")
-
-    monkeypatch.setattr(backend, "renew", silent)
-    clock.now = held[0].renew_at
-    again = beat.beat()
-    assert len(asked) <= FAILING / 0.9 + 1
-    assert again <= clock.now
-    assert all(hold.renew_at <= clock.now + 0.5 for hold in held)
-    first = set(asked)
-    asked.clear()
-    beat.beat()
-    assert not first & set(asked)
 
 
 def test_a_lease_of_which_the_store_says_nothing_is_asked_for_again_until_its_deadline(
@@ -167,7 +98,7 @@ def test_a_lease_of_which_the_store_says_nothing_is_asked_for_again_until_its_de
         ]
 
     monkeypatch.setattr(backend, "renew", silent_of_one)
-    while not unknown.lost:
+    while not unknown.lost and len(asked) < 1000:
         clock.now = beat.beat()
     assert ends - 1 < clock.now < ends
     assert asked.count(unknown.name) > 10
@@ -176,7 +107,7 @@ def test_a_lease_of_which_the_store_says_nothing_is_asked_for_again_until_its_de
 
 
 def test_each_is_renewed_at_a_third_of_its_lease(name: str, clock: Clock, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Or up to a tenth earlier, to share a request with others."""
+    """Or up to a tenth earlier, to share a request with others. It counts from the request, however late the answer."""
     backend, beat = get_backend(), Still()
     (early,) = take(backend, beat, f"{name}:early", 1, clock.now - 3)
     (late,) = take(backend, beat, f"{name}:late", 1, clock.now)
@@ -185,11 +116,13 @@ def test_each_is_renewed_at_a_third_of_its_lease(name: str, clock: Clock, monkey
     def noted(batch: list[Renewal]) -> list[RenewalResult]:
         times.append(clock.now)
         assert {item.name for item in batch} == {early.name, late.name}
+        clock.now += 1.0
         return list(renew(batch))
 
     monkeypatch.setattr(backend, "renew", noted)
     for _ in range(5):
         clock.now = beat.beat()
+    assert late.deadline < times[-1] + LEASE / 1000
     assert [after - before for before, after in pairwise(times)] == [LEASE / 3000] * 4
 
 
