@@ -90,35 +90,20 @@ def test_how_things_stand(operator: Client, take: Any) -> None:
 # The plot
 
 
-def drawn(bars: BarChart) -> ET.Element:
-    """The drawing, which must be XML."""
-    return ET.fromstring(bars.svg)
-
-
-def test_everything_that_is_drawn_is_said() -> None:
-    """To those who point at it, to those who hear it, and as a table."""
-    bars = BarChart(
-        "Locks", ["09:00", "10:00"], [Series("at once", [3, 0]), Series("after a wait", [1, 2])], "{:.0f}".format
-    )
-    root = drawn(bars)
-    assert (root.get("role"), root.get("aria-label")) == ("img", "Locks")
-    assert [one.text for one in root.iter("title")] == [
-        "09:00: at once 3, after a wait 1",
-        "10:00: at once 0, after a wait 2",
-    ]
-    assert bars.rows == [("09:00", ["3", "1"]), ("10:00", ["0", "2"])]
-
-
-def test_what_others_wrote_is_data() -> None:
-    """Kinds of locks come from elsewhere."""
-    bars = BarChart("<script>'\"&", ["<b>"], [Series("]]></svg><script>", [1])])
+def test_everything_that_is_drawn_is_said_and_what_others_wrote_is_data() -> None:
+    """To those who point at it, to those who hear it, and as a table. Kinds of locks come from elsewhere."""
+    title = "<script>'\"&"
+    series = [Series("at once", [3, 0]), Series("]]></svg><script>", [1, 2])]
+    bars = BarChart(title, ["09:00", "<b>"], series, "{:.0f}".format)
+    root = ET.fromstring(bars.svg)
     assert "<script>" not in bars.svg
-    assert drawn(bars).get("aria-label") == "<script>'\"&"
     assert Reader(bars.svg).refused() == []
-
-
-def test_whatever_it_is_no_bar_is_higher_than_the_room() -> None:
-    for number in range(1, 5000, 7):
-        value = number * 0.37
+    assert (root.get("role"), root.get("aria-label")) == ("img", title)
+    assert [one.text for one in root.iter("title")] == [
+        "09:00: at once 3, ]]></svg><script> 1",
+        "<b>: at once 0, ]]></svg><script> 2",
+    ]
+    assert bars.rows == [("09:00", ["3", "1"]), ("<b>", ["0", "2"])]
+    for value in (0.37, 1, 7, 4999):
         assert value <= round_up(value) <= value * 1.51
     assert round_up(float("inf")) == round_up(float("nan")) == 1

@@ -72,6 +72,6 @@ FAULTS = [
         "a formula in a file of the audit trail",
         'f"\'{text}" if text.startswith(_FORMULA) else text for text in texts',
         "text for text in texts",
-        "tests/doors/test_admin_audit.py",
+        "tests/doors/test_admin_tables.py",
     ),
 ]
