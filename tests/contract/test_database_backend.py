@@ -1,8 +1,7 @@
-"""What only the database backend has: transactions, dropped connections, races of two statements, old rows."""
+"""What only the database has: transactions, lost answers, refusals, races of two statements, rows that get old."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import sqlite3
 import threading
@@ -11,21 +10,23 @@ import time
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 from django.db import InterfaceError, OperationalError, connection, connections, transaction
-from django.db.utils import DatabaseError, IntegrityError, ProgrammingError
+from django.db.utils import IntegrityError, ProgrammingError
 from django.test import override_settings
 from django.test.utils import CaptureQueriesContext
 
 from django_tasklock import TaskLock
-from django_tasklock.backends.database import purging
+from django_tasklock.backends.contract.rates import Terms
+from django_tasklock.backends.database import permits as permit_rows, purging
 from django_tasklock.db import reconnect
 from django_tasklock.db.clock import Now
 from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
-from django_tasklock.models import LockRow
+from django_tasklock.models import LimiterRow, LockRow, PermitRow, RateRow
+from django_tasklock.rates.notation import parse_rates
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
-from tests.support.database_pool import needs_pool, pooled
 from tests.support.dropping import unreachable
+from tests.support.permits import a_request
 from tests.support.stores import an_ask, eventually, granted, make
-from tests.support.struck import STRIKES, SoftTimeLimit, struck_end
+from tests.support.struck import SoftTimeLimit
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -80,15 +81,12 @@ class Interference:
 
 
 class TestCost:
-    def test_a_free_lock_takes_two_queries_and_a_busy_one_a_reading_one(self, backend):
+    def test_a_free_lock_takes_two_queries_all_else_one_and_a_busy_one_only_reads(self, backend):
         mine = an_ask("video:1")
         assert len(queries(lambda: backend.acquire(mine))) == 2
         sent = queries(lambda: backend.acquire(an_ask("video:1")))
         assert [sql.split()[0] for sql in sent] == ["SELECT"]
         backend.release("video:1", mine.token)
-        assert len(queries(lambda: backend.acquire(an_ask("video:1")))) == 2
-
-    def test_a_release_and_a_batch_of_renewals_take_one_query_each(self, backend):
         held = [an_ask(f"video:{number}") for number in range(150)]
         for mine in held:
             backend.acquire(mine)
@@ -108,18 +106,17 @@ class TestTransactions:
     )
 
     @pytest.mark.parametrize("write", WRITES, ids=["acquire", "release", "extend", "renew", "remove"])
-    def test_a_verb_that_writes_is_refused_inside_atomic(self, backend, write):
+    def test_a_verb_that_writes_is_refused_inside_a_transaction(self, backend, write):
         mine = an_ask("video:1")
         backend.acquire(mine)
         with transaction.atomic(), pytest.raises(TransactionOpen, match=r"inside an open transaction.*on_commit"):
             write(backend, mine)
         assert backend.get("video:1").token == mine.token
 
-    def test_it_is_refused_where_autocommit_is_off(self, backend):
         transaction.set_autocommit(False)
         try:
             with pytest.raises(TransactionOpen, match="with autocommit off"):
-                backend.acquire(an_ask("video:1"))
+                write(backend, mine)
         finally:
             transaction.rollback()
             transaction.set_autocommit(True)
@@ -183,6 +180,30 @@ class TestRaces:
             assert backend.purge() == 0
         assert backend.get("video:1").token == other.token
 
+    @pytest.mark.parametrize("known", [True, False], ids=["a limiter that was used", "one that was not"])
+    @pytest.mark.parametrize("limit", [1, 3])
+    def test_who_counts_permits_that_another_counts_at_the_same_time_counts_again(
+        self, backend, monkeypatch, known, limit
+    ):
+        """Forced: the other is granted the last permit after this one has counted and before it is granted one."""
+        permits, other = backend.permits, make("database").permits
+        taken = [a_request("transcode", limit) for _ in range(limit)]
+        for ask in taken if known else ():
+            granted(permits.acquire(ask))
+            permits.release("transcode", ask.token)
+        for ask in taken[1:]:
+            granted(permits.acquire(ask))
+        admit = permit_rows.admit
+
+        def late(*arguments):
+            monkeypatch.setattr(permit_rows, "admit", admit)
+            granted(other.acquire(taken[0]))
+            return admit(*arguments)
+
+        monkeypatch.setattr(permit_rows, "admit", late)
+        assert isinstance(permits.acquire(a_request("transcode", limit)), Busy)
+        assert {record.token for record in permits.members("transcode")} == {ask.token for ask in taken}
+
 
 class Deadlock(Exception):
     """What a driver raises: PostgreSQL's, MySQL's or SQLite's way of saying it."""
@@ -211,26 +232,24 @@ def raising(kind, cause=None):
 
 class TestErrors:
     @pytest.mark.parametrize("cause", PASSING, ids=["postgresql", "psycopg2", "mysql", "sqlite"])
-    @pytest.mark.parametrize("statement", ["SELECT", "INSERT"])
-    def test_what_another_try_can_cure_is_tried_again(self, backend, cause, statement):
-        trouble = Interference(statement, raising(OperationalError, cause), after=False)
+    def test_what_another_try_can_cure_is_tried_again_but_not_for_ever(self, backend, cause, monkeypatch):
+        trouble = Interference("INSERT", raising(OperationalError, cause), after=False)
         with connection.execute_wrapper(trouble):
             granted(backend.acquire(an_ask("video:1")))
         assert trouble.done
-
-    def test_but_not_for_ever(self, backend, monkeypatch):
         monkeypatch.setattr(reconnect, "CONTENDED", 0.05)
-
-        def fail(*args):
-            raise OperationalError("database is locked") from PASSING[3]
-
-        with (
-            connection.execute_wrapper(fail),
-            pytest.raises(BackendUnavailable, match="database is locked") as raised,
-        ):
+        with connection.execute_wrapper(raising(OperationalError, cause)), pytest.raises(BackendUnavailable) as raised:
             backend.acquire(an_ask("video:1"))
         assert raised.value.name == "video:1"
         assert isinstance(raised.value.__cause__, OperationalError)
+
+    @pytest.mark.skipif(connection.vendor != "sqlite", reason="Django sends BEGIN itself")
+    def test_a_time_limit_with_the_answer_to_begin_leaves_no_transaction(self, backend):
+        """Otherwise the next one fails, and its traceback keeps the file locked after the connection was closed."""
+        trouble = Interference("BEGIN", raising(SoftTimeLimit), after=True)
+        with connection.execute_wrapper(trouble), pytest.raises(SoftTimeLimit):
+            backend.acquire(an_ask("video:1"))
+        granted(backend.acquire(an_ask("video:1")))
 
     def test_a_missing_table_is_a_matter_of_migrate(self, backend):
         with connection.schema_editor() as editor:
@@ -242,31 +261,6 @@ class TestErrors:
         finally:
             with connection.schema_editor() as editor:
                 editor.create_model(LockRow)
-
-
-class TestStruck:
-    """A time limit strikes as a transaction ends, and then Django asks for autocommit inside of it."""
-
-    @pytest.mark.parametrize("how", ["_commit", "_rollback"])
-    @pytest.mark.parametrize(("strike", "error"), STRIKES)
-    def test_it_leaves_no_transaction(self, backend, how, strike, error):
-        trouble = Interference("INSERT", raising(IntegrityError), after=True)
-        connection.ensure_connection()
-        with struck_end(how, strike) as seen, contextlib.ExitStack() as stack:
-            if how == "_rollback":
-                stack.enter_context(connection.execute_wrapper(trouble))
-            with pytest.raises((error, BackendUnavailable)):
-                backend.acquire(an_ask("video:1"))
-            assert seen == [how, "refused"]
-            granted(backend.acquire(an_ask("video:2")))  # on a connection that is in no transaction
-
-    @pytest.mark.skipif(connection.vendor != "sqlite", reason="Django sends BEGIN itself")
-    def test_with_the_answer_to_begin_it_leaves_no_transaction(self, backend):
-        """Otherwise the next one fails, and its traceback keeps the file locked after the connection was closed."""
-        trouble = Interference("BEGIN", raising(SoftTimeLimit), after=True)
-        with connection.execute_wrapper(trouble), pytest.raises(SoftTimeLimit):
-            backend.acquire(an_ask("video:1"))
-        granted(backend.acquire(an_ask("video:1")))
 
 
 class TestRefusals:
@@ -285,14 +279,18 @@ class TestRefusals:
         assert caught.value.down is False
         assert not lock.taken
 
-    @pytest.mark.parametrize("kind", [OperationalError, ProgrammingError, DatabaseError])
-    def test_of_a_statement(self, kind):
-        def fail(*args):
-            raise kind("permission denied for table tasklock_lock")
-
+    def test_of_a_statement_and_of_a_connection(self, backend):
         connection.ensure_connection()
-        with connection.execute_wrapper(fail):
-            self.refused("permission denied")
+        with connection.execute_wrapper(raising(ProgrammingError)):
+            self.refused("planted")
+        for says in ("FATAL:  sorry, too many clients already", "Access denied for user 'a'"):
+            connection.close()
+            with unreachable(10, says):
+                self.refused(says)
+        connection.close()
+        with unreachable(10), pytest.raises(BackendUnavailable) as caught:
+            backend.acquire(an_ask("video:1"))
+        assert caught.value.down is True, "nobody reaches it"
 
     def test_a_file_that_somebody_else_writes_to(self, backend):
         if connection.vendor != "sqlite":
@@ -307,24 +305,6 @@ class TestRefusals:
             assert TaskLock("video:2").acquire() is False
         connection.close()
 
-    @pytest.mark.parametrize("says", ["FATAL:  sorry, too many clients already", "Access denied for user 'a'"])
-    def test_of_a_connection(self, says):
-        connection.close()
-        with unreachable(10, says):
-            self.refused(says)
-
-    def test_but_a_database_that_cannot_be_reached_is_down(self, backend):
-        connection.close()
-        with unreachable(10), pytest.raises(BackendUnavailable) as caught:
-            backend.acquire(an_ask("video:1"))
-        assert caught.value.down is True
-
-    def test_a_pool_whose_connections_are_all_in_use(self):
-        needs_pool()
-        with pooled(max_size=1, timeout=0.1):
-            connection.ensure_connection()
-            elsewhere(lambda: self.refused("couldn't get a connection"))
-
 
 class TestLostReplies:
     """The connection drops after the statement was executed."""
@@ -333,23 +313,23 @@ class TestLostReplies:
     def dropped(self, monkeypatch):
         monkeypatch.setattr(type(connections["default"]), "is_usable", lambda connection: False)
 
+    def lost(self, kind=OperationalError):
+        return connection.execute_wrapper(Interference("UPDATE", raising(kind), after=True))
+
     @pytest.mark.parametrize("kind", [OperationalError, InterfaceError])
-    def test_an_acquire_that_had_taken_the_lock_has_it(self, backend, kind):
-        mine = an_ask("video:1")
-        backend.acquire(mine)
-        backend.release("video:1", mine.token)
-        mine = an_ask("video:1")
-        trouble = Interference("UPDATE", raising(kind), after=True)
-        with connection.execute_wrapper(trouble):
+    def test_the_verb_that_is_sent_again_tells_what_it_did_the_first_time(self, backend, kind):
+        earlier, mine = an_ask("video:1"), an_ask("video:1", ttl=5000)
+        backend.acquire(earlier)
+        backend.release("video:1", earlier.token)
+        with self.lost(kind):
             grant = granted(backend.acquire(mine))
-        assert trouble.done
         record = backend.get("video:1")
         assert (record.token, record.fence) == (mine.token, grant.fence)
-
-    def test_a_release_that_had_freed_the_lock_says_so(self, backend):
-        mine = an_ask("video:1")
-        backend.acquire(mine)
-        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
+        with self.lost(kind):
+            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
+        with self.lost(kind):
+            assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
+        with self.lost(kind):
             assert backend.release("video:1", mine.token) is Released.RELEASED
         assert backend.get("video:1") is None
 
@@ -357,38 +337,11 @@ class TestLostReplies:
         mine = an_ask("video:1")
         backend.acquire(mine)
         backend.remove("video:1")
-        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
+        with self.lost():
             assert backend.release("video:1", mine.token) is Released.GONE
-
-    def test_renewals_and_extensions_are_repeated(self, backend):
-        mine = an_ask("video:1", ttl=5000)
-        backend.acquire(mine)
-        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
-            assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
-        with connection.execute_wrapper(Interference("UPDATE", raising(OperationalError), after=True)):
-            assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
 
 
 class TestConnections:
-    def test_a_session_that_the_server_ended_is_replaced(self, backend):
-        mine = an_ask("video:1")
-        backend.acquire(mine)
-        identify, end = {
-            "postgresql": ("SELECT pg_backend_pid()", "SELECT pg_terminate_backend({})"),
-            "mysql": ("SELECT CONNECTION_ID()", "KILL {}"),
-            "sqlite": ("SELECT 1", "SELECT {}"),  # nothing can end it
-        }[connection.vendor]
-        with connection.cursor() as cursor:
-            cursor.execute(identify)
-            (number,) = cursor.fetchone()
-
-        def end_it():
-            with connection.cursor() as cursor:
-                cursor.execute(end.format(number))
-
-        elsewhere(end_it)
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
-
     def test_rest_closes_the_connection_of_this_thread_only(self, backend):
         backend.get("video:1")
         seen = []
@@ -402,19 +355,6 @@ class TestConnections:
         elsewhere(use_it)
         assert seen == [False, True]
         assert connection.connection is not None
-
-    def test_a_verb_in_the_thread_of_an_event_loop_leaves_no_connection_open(self, backend, monkeypatch):
-        closed = []
-        kind = type(connections["default"])
-        close = kind.close
-        monkeypatch.setattr(kind, "close", lambda self: (closed.append(threading.current_thread()), close(self)))
-
-        async def main():
-            assert backend.records() == []
-
-        asyncio.run(main())
-        assert closed
-        assert threading.current_thread() not in closed
 
     def test_the_routers_say_where_the_locks_are(self, backend):
         asked = []
@@ -450,20 +390,25 @@ class TestOldRows:
         assert set(LockRow.objects.values_list("name", flat=True)) == {"just released", "lapsed today", "held"}
         assert [record.name for record in backend.records()] == ["held"]
 
-    @pytest.mark.parametrize("way", ["released", "left to lapse"])
-    def test_old_rows_go_faster_than_new_ones_come(self, backend, monkeypatch, way):
-        """However many names there are a second. It was 200 rows in ten minutes."""
+    @pytest.mark.parametrize("of", ["locks", "locks that lapse", "limiters", "rates"])
+    def test_old_rows_go_faster_than_new_ones_come(self, backend, monkeypatch, of):
+        """However many names there are a second, one for each customer, say. It was 200 rows in ten minutes."""
         monkeypatch.setattr(purging, "EVERY", 8)
-        old, new = 60, 48
-        for number in range(old):
-            LockRow.objects.create(key=f"old:{number}", name="old", expires_at=-1 if way == "released" else 1)
-        for number in range(new):
-            mine = an_ask(f"video:{number}")
-            backend.acquire(mine)
-            if way == "released":
-                backend.release(mine.name, mine.token)
-        assert not LockRow.objects.filter(name="old").exists()
-        assert LockRow.objects.count() == new
+        model = {"limiters": LimiterRow, "rates": RateRow}.get(of, LockRow)
+        more = {"fence": 1} if model is LimiterRow else {"name": "old", "expires_at": -1 if of == "locks" else 1}
+        for number in range(60):
+            model.objects.create(key=f"old:{number}", **more)
+        for number in range(48):
+            mine = a_request(f"new:{number}", 2)
+            if of == "rates":
+                backend.rates.reserve(Terms(mine.name, parse_rates("5/s")), 1, 1_000_000)
+            else:
+                leases = backend.permits if of == "limiters" else backend
+                granted(leases.acquire(mine))
+                if of != "locks that lapse":
+                    leases.release(mine.name, mine.token)
+        assert model.objects.filter(key__startswith="old:").count() == 0
+        assert model.objects.count() == 48
 
     def test_a_purge_that_fails_does_not_fail_the_release(self, backend):
         mine = an_ask("video:1")
@@ -472,14 +417,21 @@ class TestOldRows:
         with connection.execute_wrapper(Interference("SELECT", raising(IntegrityError), after=False)):
             assert backend.release("video:1", mine.token) is Released.RELEASED
 
-    @pytest.mark.django_db(transaction=False)
-    def test_a_test_case_that_counts_statements_counts_no_purge(self, backend):
-        mine = an_ask("video:1")
-        backend.acquire(mine)
-        backend.purging.rows = 10 * purging.EVERY
-        with CaptureQueriesContext(connection) as captured:
-            backend.release("video:1", mine.token)
-        assert [query["sql"].split()[0] for query in captured if "tasklock_lock" in query["sql"]] == ["UPDATE"]
+    def test_a_permit_that_lapsed_goes_with_the_next_grant_and_the_rest_after_an_hour(self, backend):
+        permits = backend.permits
+        granted(permits.acquire(a_request("transcode", 2)))
+        PermitRow.objects.update(expires_at=1)
+        granted(permits.acquire(a_request("transcode", 2)))
+        assert PermitRow.objects.count() == 1
+        live = a_request("other", 2)
+        granted(permits.acquire(live))
+        assert permits.purge() == 0
+        PermitRow.objects.exclude(token=live.token).update(expires_at=5)
+        LimiterRow.objects.update(fence=7)
+        assert permits.purge() == 3
+        assert list(PermitRow.objects.values_list("token", flat=True)) == [live.token]
+        assert isinstance(permits.acquire(a_request("other", 1)), Busy)  # counted without its limiter's row
+        assert granted(permits.acquire(a_request("other", 2)))
 
     def test_processes_that_add_few_rows_each_do_their_share(self, monkeypatch):
         """A command that runs each minute, takes a lock of a new name, and ends."""
@@ -492,16 +444,6 @@ class TestOldRows:
             if not LockRow.objects.filter(name="old").exists():
                 return
         pytest.fail("nobody purged")
-
-    def test_the_fence_goes_on_after_its_row_was_purged(self, backend):
-        mine = an_ask("video:1")
-        before = granted(backend.acquire(mine)).fence
-        backend.release("video:1", mine.token)
-        self.age("video:1", expires_at=-1)
-        started = time.time()
-        assert backend.purge() == 1
-        eventually(lambda: time.time() > started + 0.002)
-        assert granted(backend.acquire(an_ask("video:1"))).fence > before
 
 
 def test_the_clock_is_that_of_the_database_in_milliseconds_since_1970():

@@ -67,7 +67,7 @@ FAULTS = [
         "two that count at once have the last permit both",
         "            elif not limiters(alias).filter(key=key, fence=last).update(fence=fence):",
         "            elif not limiters(alias).filter(key=key).update(fence=fence):",
-        "tests/contract/test_permits_database.py",
+        "tests/contract/test_database_backend.py -k permits",
     ),
     Fault(
         "backends/memory/leases.py",
