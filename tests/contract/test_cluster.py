@@ -1,23 +1,27 @@
-"""Locks in a Redis Cluster: where they lie, where the cluster is found, what a verb costs."""
+"""Locks in a Redis Cluster: where they lie, where the cluster is found and as whom, what a verb costs."""
 
 from __future__ import annotations
 
+import subprocess
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
-import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.crc import key_slot
 
-from django_tasklock import BackendUnavailable, TaskLock
+from django_tasklock import BackendUnavailable, TaskLock, list_all_task_locks
 from django_tasklock.backends.redis import RedisBackend
-from django_tasklock.backends.redis.client import Client
+from django_tasklock.checks.deploy import check_store
 from django_tasklock.conf import Settings
 from django_tasklock.types import Busy, Released
+from tests.support.cluster import Cluster, clustered
 from tests.support.cluster_acts import SLOT, key_of, scripts
-from tests.support.redis_server import free_port
+from tests.support.redis_server import find, free_port
 from tests.support.stores import an_ask, granted
-from tests.support.twins import TWINS, call
+from tests.support.tls import self_signed
 
 pytest_plugins = ["tests.support.cluster_fixtures", "tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -71,19 +75,17 @@ class TestLocation:
         with pytest.raises(ImproperlyConfigured, match="does not name nodes"):
             RedisBackend(Settings(LOCATION=location))
 
-    @TWINS
-    def test_a_node_to_start_from_may_be_away(self, cluster, way):
+    def test_a_node_to_start_from_may_be_away(self, cluster):
         url = f"redis+cluster://127.0.0.1:{free_port()},127.0.0.1:{cluster.primaries[1].port}"
         backend = RedisBackend(Settings(LOCATION=url))
-        granted(call(way, backend, "acquire", an_ask("video:1")))
+        granted(backend.acquire(an_ask("video:1")))
         backend.close()
 
-    @TWINS
-    def test_an_unreachable_cluster_is_unavailable_in_time(self, way):
+    def test_an_unreachable_cluster_is_unavailable_in_time(self):
         backend = RedisBackend(Settings(LOCATION=f"redis+cluster://127.0.0.1:{free_port()}"))
         began = time.monotonic()
         with pytest.raises(BackendUnavailable) as caught:
-            call(way, backend, "acquire", an_ask("video:1"))
+            backend.acquire(an_ask("video:1"))
         assert caught.value.down
         assert time.monotonic() - began < 20
 
@@ -95,41 +97,91 @@ class TestLocation:
         backend.close()
 
 
-class TestTrips:
-    @TWINS
-    def test_a_verb_is_one_trip_to_one_node(self, cluster, backend, way):
-        names = [f"video:{number}" for number in range(30)]
-        for name in names[:2]:  # the scripts are known then
-            mine = an_ask(name)
-            granted(call(way, backend, "acquire", mine))
-            call(way, backend, "release", name, mine.token)
-        before = scripts(cluster)
-        for name in names:
-            mine = an_ask(name)
-            granted(call(way, backend, "acquire", mine))
-            assert call(way, backend, "release", name, mine.token) is Released.RELEASED
-        each = [after - earlier for after, earlier in zip(scripts(cluster), before, strict=True)]
-        assert sorted(each) == [0, 0, 60]
+def test_a_verb_is_one_trip_to_one_node(cluster, backend):
+    names = [f"video:{number}" for number in range(30)]
+    for name in names[:2]:  # the scripts are known then
+        mine = an_ask(name)
+        granted(backend.acquire(mine))
+        backend.release(name, mine.token)
+    before = scripts(cluster)
+    for name in names:
+        mine = an_ask(name)
+        granted(backend.acquire(mine))
+        assert backend.release(name, mine.token) is Released.RELEASED
+    each = [after - earlier for after, earlier in zip(scripts(cluster), before, strict=True)]
+    assert sorted(each) == [0, 0, 60]
 
 
-class TestLostReplies:
-    @pytest.fixture
-    def lose_the_next(self, monkeypatch):
-        """A function: the next script is executed, and its reply is lost with the connection."""
-        exchange = Client.exchange
+# --- TLS and a password: real servers, not a proxy
 
-        def losing(self, *request):
-            monkeypatch.setattr(Client, "exchange", exchange)
-            exchange(self, *request)
-            raise redis.ConnectionError("Connection closed by server.")
+USER, PASSWORD = "locks", "s3cr3t/of:locks"
+RIGHTS = "~{task_lock}* &{task_lock}* +@read +@write +@scripting +@pubsub +@connection +time"
+NAMES = ["video:1", "video:2"]
 
-        return lambda: monkeypatch.setattr(Client, "exchange", losing)
 
-    def test_a_removal_is_not_sent_again(self, backend, lose_the_next):
-        """It could take the lock of the next holder."""
-        granted(backend.acquire(an_ask("video:1")))
-        lose_the_next()
-        with pytest.raises(BackendUnavailable) as caught:
-            backend.remove("video:1")
-        assert caught.value.doubt
-        assert backend.get("video:1") is None
+class Secured:
+    """A cluster, and what it takes to be let in."""
+
+    def __init__(self, cluster: Cluster, certificate: Path) -> None:
+        self.cluster = cluster
+        self.certificate = certificate
+
+    def url(self, user: str = USER, password: str = "s3cr3t%2Fof%3Alocks", trusted: bool = True) -> str:
+        """As ``LOCATION`` has it."""
+        query = f"?ssl_ca_certs={self.certificate}" if trusted else ""
+        return self.cluster.url.replace("redis+cluster://", f"rediss+cluster://{user}:{password}@") + query
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
+    """Three primaries with a replica each, on TLS alone, with a user for the locks."""
+    if not knows_tls():
+        pytest.skip("this redis-server was built without TLS")
+    directory = tmp_path_factory.mktemp("secured")
+    certificate, _ = self_signed(directory)
+    options = [
+        "--port", "0", "--tls-port", "{port}", "--tls-cluster", "yes", "--tls-replication", "yes",
+        "--tls-cert-file", str(certificate), "--tls-key-file", str(directory / "key.pem"),
+        "--tls-ca-cert-file", str(certificate), "--tls-auth-clients", "no",
+        "--requirepass", "of the operators", "--masterauth", "of the operators",
+    ]  # fmt: skip
+    client: dict[str, Any] = {"ssl": True, "ssl_ca_certs": str(certificate), "password": "of the operators"}
+    with clustered(directory, 3, 1, options, host="127.0.0.1", **client) as cluster:
+        for node in cluster.nodes:
+            node.client.execute_command("ACL", "SETUSER", USER, "on", f">{PASSWORD}", *RIGHTS.split(), "+cluster|slots")
+        yield Secured(cluster, certificate)
+
+
+def knows_tls() -> bool:
+    """Whether the server was built with it. Without a certificate it ends at once in any case, and says why."""
+    command = [find(), "--port", "0", "--tls-port", str(free_port()), "--dir", "/"]
+    ran = subprocess.run(command, capture_output=True, check=False, timeout=30)
+    said = ran.stdout + ran.stderr
+    return b"FATAL CONFIG" not in said and b"finding TLS support" not in said
+
+
+@pytest.mark.slow
+def test_locks_behind_tls_and_a_password(secured: Secured, configure: Any) -> None:
+    configure(LOCATION=secured.url())
+    assert check_store() == []
+    locks = [TaskLock(name, lease=30) for name in NAMES]
+    for lock in locks:
+        assert lock.acquire()
+    assert {info.name for info in list_all_task_locks()} == set(NAMES)
+    for lock in locks:
+        lock.ensure_held()
+        assert secured.cluster.serving(SLOT).client.get(key_of(lock.name))
+        assert lock.release()
+    assert list_all_task_locks() == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "wrong", [{"password": "guessed"}, {"user": "nobody"}, {"trusted": False}], ids=["password", "user", "certificate"]
+)
+def test_an_authentication_error_does_not_contain_the_password(secured: Secured, configure: Any, wrong: Any) -> None:
+    configure(LOCATION=secured.url(**wrong))
+    with pytest.raises(BackendUnavailable) as caught:
+        TaskLock(NAMES[0], on_unavailable="raise").acquire()
+    for secret in ("guessed", "s3cr3t"):
+        assert secret not in str(caught.value)
