@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from django.db import connection
 
-from tests.support.celery_site.pooled_tasks import coroutine, pooled_video
+from tests.support.celery_site.pooled_tasks import pooled_video
 from tests.support.database_pool import needs_pool
-from tests.support.dropping import counted, kill_all_but
+from tests.support.dropping import counted, kill_all_others
 from tests.support.pools import needs
 from tests.testapp.models import Note, Video
 
@@ -55,14 +55,6 @@ def test_no_process_uses_anothers_connection(celery_site, pool):
     assert "Traceback" not in server.log()
 
 
-@pytest.mark.parametrize("pool", ["prefork", "threads"])
-def test_coroutines_leave_nothing(celery_site, pool):
-    celery_site.configure(lease=10, tasks=(POOLED,))
-    celery_site.worker(pool=pool, concurrency=1)
-    for number in range(3):
-        assert celery_site.outcome(celery_site.publish(coroutine, number)) == ("SUCCESS", 0)
-
-
 @pytest.mark.parametrize("keeps", ["CONN_MAX_AGE", "pool"])
 def test_two_hours(celery_site, keeps):
     """Issue 5, 5: the server ends every session in the middle of a task, and once more before the next one begins."""
@@ -79,12 +71,12 @@ def test_two_hours(celery_site, keeps):
             gate = celery_site.gate()
             result = celery_site.publish("hours", video.pk, until=gate)
             celery_site.started(video.pk)
-            assert kill_all_but() >= 1
+            assert kill_all_others() >= 1
             gate.open()
             assert celery_site.outcome(result)[0] == "SUCCESS"
             video.refresh_from_db()
             assert (video.status, video.progress) == ("ready", 90)
             assert list(Note.objects.filter(video=video).values_list("text", flat=True)) == ["ready"]
             if not number:
-                assert kill_all_but() >= 1, "nothing was kept for the next task"
+                assert kill_all_others() >= 1, "nothing was kept for the next task"
     assert len({event.pid for event in celery_site.events("start")}) == 1

@@ -1,10 +1,8 @@
-"""Databases that drop their clients for good: killed sessions, dead pools, poolers in between, counted writes."""
+"""Databases that drop their clients for good: killed sessions, dead pools, counted writes."""
 
 from __future__ import annotations
 
 import contextlib
-import socket
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,7 +13,7 @@ from django.db.utils import Error
 from tests.support.guards import database_hangs_up, end_session
 from tests.testapp.models import Note, Video
 
-__all__ = ["Pooler", "answer_lost", "counted", "kill_all_but", "unreachable"]
+__all__ = ["answer_lost", "counted", "kill_all_others", "unreachable"]
 
 
 @contextmanager
@@ -37,7 +35,7 @@ def answer_lost(to: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def unreachable(times: int, says: str = "connection refused") -> Iterator[list[int]]:
+def unreachable(times: int) -> Iterator[list[int]]:
     """The next ``times`` connections that this thread wants to make are refused."""
     refused: list[int] = []
     wrapper: Any = connections["default"]
@@ -46,7 +44,7 @@ def unreachable(times: int, says: str = "connection refused") -> Iterator[list[i
     def get_new_connection(params: Any) -> Any:
         if len(refused) < times:
             refused.append(len(refused))
-            raise OperationalError(says)
+            raise OperationalError("connection refused")
         return plain(params)
 
     wrapper.get_new_connection = get_new_connection
@@ -56,8 +54,8 @@ def unreachable(times: int, says: str = "connection refused") -> Iterator[list[i
         del wrapper.get_new_connection
 
 
-def kill_all_but(*spared: int) -> int:
-    """Terminate every session of the test database but this thread's and, on PostgreSQL, those; how many."""
+def kill_all_others() -> int:
+    """Terminate every session of the test database but this thread's; how many."""
     with connection.cursor() as cursor:
         if connection.vendor == "mysql":
             others = "FROM information_schema.processlist WHERE db = DATABASE() AND id <> CONNECTION_ID()"
@@ -69,8 +67,7 @@ def kill_all_but(*spared: int) -> int:
             return len(sessions)
         cursor.execute(
             "SELECT count(pg_terminate_backend(pid, 10000)) FROM pg_stat_activity"
-            " WHERE datname = current_database() AND pid <> pg_backend_pid() AND NOT pid = ANY(%s)",
-            [list(spared)],
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
         )
         return int(cursor.fetchone()[0])
 
@@ -104,63 +101,3 @@ def _run(statements: list[str]) -> None:
     with connection.cursor() as cursor:
         for statement in statements:
             cursor.execute(statement)
-
-
-class Pooler:
-    """Between this thread's connections and PostgreSQL, as a pooler is: bytes pass until it drops somebody."""
-
-    def __init__(self) -> None:
-        given = connection.settings_dict
-        self.target = (given["HOST"], int(given["PORT"] or 5432))
-        self.lose_after: bytes = b""
-        """The server executes what has these bytes in it; its answer and the connection are lost."""
-        self.lost = 0
-        self._pairs: list[tuple[socket.socket, socket.socket]] = []
-
-    def drop_all(self) -> None:
-        """Close every connection, without a word."""
-        while self._pairs:
-            for end in self._pairs.pop():
-                with contextlib.suppress(OSError):
-                    end.shutdown(socket.SHUT_RDWR)
-                end.close()
-
-    def __enter__(self) -> Pooler:
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        threading.Thread(target=self._accept, daemon=True).start()
-        connection.close()
-        self._before = connection.settings_dict["PORT"]
-        connection.settings_dict["PORT"] = self._listener.getsockname()[1]
-        return self
-
-    def __exit__(self, *how: object) -> None:
-        connection.close()
-        connection.settings_dict["PORT"] = self._before
-        with contextlib.suppress(OSError):
-            self._listener.shutdown(socket.SHUT_RDWR)
-        self._listener.close()
-        self.drop_all()
-
-    def _accept(self) -> None:
-        with contextlib.suppress(OSError):
-            while True:
-                client, _ = self._listener.accept()
-                server = socket.create_connection(self.target)
-                self._pairs.append((client, server))
-                lost = threading.Event()
-                threading.Thread(target=self._pass, args=(client, server, lost, True), daemon=True).start()
-                threading.Thread(target=self._pass, args=(server, client, lost, False), daemon=True).start()
-
-    def _pass(self, source: socket.socket, to: socket.socket, lost: threading.Event, ours: bool) -> None:
-        with contextlib.suppress(OSError):
-            while data := source.recv(65536):
-                if ours and self.lose_after and self.lose_after in data:
-                    self.lose_after = b""
-                    lost.set()
-                elif not ours and lost.is_set():  # the answer: it was executed
-                    self.lost += 1
-                    break
-                to.sendall(data)
-        for end in (source, to):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)

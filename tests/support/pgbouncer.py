@@ -30,9 +30,7 @@ class PgBouncer:
 
     def __init__(self, database: Mapping[str, Any], servers: int) -> None:
         self.port = free_port()
-        self._database = dict(
-            database
-        )  # a test puts the pooler's own address there; started again, it would ask itself
+        self._database = dict(database)  # a test puts the pooler's own address there: it would ask itself
         self._servers = servers
         self._process: subprocess.Popen[bytes] | None = None
         self._directory = Path(tempfile.mkdtemp(prefix="tasklock-pgbouncer-"))
@@ -83,13 +81,10 @@ class PgBouncer:
             return False
         return True
 
-    def restart(self, *, killed: bool) -> None:
-        """End it with whatever it is in the middle of, and start it again at the same address."""
+    def restart(self) -> None:
+        """Kill it in the middle of whatever it does, and start it again at the same address."""
         assert self._process is not None
-        if killed:
-            self._process.kill()
-        else:
-            self._process.terminate()
+        self._process.kill()
         self._process.wait(20)
         self.start()
 
@@ -106,14 +101,7 @@ class PgBouncer:
 
     def stop(self) -> None:
         """End it, and leave nothing lying about."""
-        self._end()
-        shutil.rmtree(self._directory, ignore_errors=True)
-
-    def _end(self) -> None:
         if self._process is not None:
-            self._process.terminate()
-            try:
-                self._process.wait(5)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+            self._process.kill()
+            self._process.wait(20)
+        shutil.rmtree(self._directory, ignore_errors=True)

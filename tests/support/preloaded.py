@@ -1,4 +1,4 @@
-# ruff: noqa: E402  # models can be imported once Django is set up
+# ruff: noqa: E402, F401  # models can be imported once Django is set up; workers use the names
 """What a ``Worker`` begins with. Imported once, by the server that all of them are forked from, and by nobody else."""
 
 import django
@@ -31,30 +31,3 @@ from tests.support.current import here
 from tests.support.guards import GUARD
 from tests.support.stores import eventually
 from tests.testapp.models import PlainVideo, Video
-
-__all__ = [
-    "GUARD",
-    "Claim",
-    "LockLost",
-    "PlainVideo",
-    "StaleClaim",
-    "TaskLock",
-    "TaskLockAcquireError",
-    "TaskLockError",
-    "Video",
-    "asyncio",
-    "current_claim",
-    "current_lock",
-    "eventually",
-    "gc",
-    "get_backend",
-    "heartbeat",
-    "here",
-    "model_lock",
-    "os",
-    "signal",
-    "signals",
-    "task_lock",
-    "threading",
-    "time",
-]

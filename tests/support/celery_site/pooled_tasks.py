@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
-import time
 from typing import Any
 
 from celery import shared_task, signals
 from django.conf import settings
 from django.db import connection, connections
 
-from django_tasklock import StateGuard, current_claim, model_lock, release_connections, task_lock
+from django_tasklock import current_claim, model_lock, release_connections
 from tests.support.celery_site.journal import journaled, note
+from tests.support.guards import ONCE
 from tests.testapp.models import Video
 
-__all__ = ["coroutine", "pooled_video"]
+__all__ = ["pooled_video"]
 
-GUARD = StateGuard(claim_from=["uploading"], claim_as="processing", done="ready", failed="failed")
 IN_WORKER = os.environ.get("DJANGO_SETTINGS_MODULE", "").startswith("tests.support")
 
 if IN_WORKER and connection.vendor == "postgresql":
@@ -40,7 +38,7 @@ def opens_its_pool(**details: Any) -> None:
 
 
 @shared_task
-@model_lock(Video, "pooled:{video_id}", guard=GUARD, pk="video_id", release_connections=True)
+@model_lock(Video, "pooled:{video_id}", guard=ONCE, pk="video_id", release_connections=True)
 def pooled_video(video_id: int) -> dict[str, int]:
     """Uses the database in the middle, and holds no connection before or after."""
     with journaled(video_id):
@@ -50,21 +48,3 @@ def pooled_video(video_id: int) -> dict[str, int]:
         current_claim().update(progress=40)
         after = connections["default"].connection is not None
     return {"before": before, "after": after}
-
-
-@task_lock("coroutine:{number}")
-async def _ask(number: int) -> int:
-    return await Video.objects.acount()
-
-
-@shared_task
-def coroutine(number: int) -> int:
-    """A loop of its own: its queries run in a thread whose connections Celery does not close."""
-    from django_tasklock.db.pools import figures  # not before the fork: a worker that is not asked imports it nowhere
-
-    asyncio.run(_ask(number))
-    connection.close()
-    ends = time.monotonic() + 5  # a pool counts what it is still making
-    while figures("default").checked_out and time.monotonic() < ends:
-        time.sleep(0.01)
-    return figures("default").checked_out
