@@ -36,8 +36,8 @@ def _make(found: re.Match[str]) -> str:
 
 
 def _end_points(points: Iterable[EndPoint]) -> list[list[str]]:
-    rows = [["end point", "action", "URL name"], ["---"] * 3]
-    return rows + [[f"`{point.method} {point.path}`", point.about, f"`tasklock:{point.name}`"] for point in points]
+    rows = [["end point", "action"], ["---"] * 2]
+    return rows + [[f"`{point.method} {point.path}`", point.about] for point in points]
 
 
 def _fields(points: list[EndPoint]) -> list[list[str]]:
