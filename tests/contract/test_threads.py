@@ -115,6 +115,21 @@ def test_cancelled_just_as_the_answer_comes(store: Store, turns: int) -> None:
     asyncio.run(main())
 
 
+def test_what_comes_after_the_end_of_the_loop_is_undone(store: Store) -> None:
+    """Also if the loop is not closed yet, and would take the answer and never look at it."""
+
+    async def main() -> None:
+        (task,) = await store.begin()
+        task.cancel()
+        await asyncio.wait([task])
+
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(main())
+    store.go.set()
+    eventually(lambda: store.undone == 1)
+    loop.close()
+
+
 def test_who_is_in_line_hears_that_the_store_is_down(store: Store) -> None:
     """Who comes afterwards asks again."""
     asked = 0

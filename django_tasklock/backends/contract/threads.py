@@ -41,6 +41,7 @@ class _Call:
         self.loop = asyncio.get_running_loop()
         self.answer: asyncio.Future[Any] = self.loop.create_future()
         """Cancelled with the coroutine that waits for it."""
+        self._telling = threading.Lock()
 
     def run(self) -> None:
         """Run the verb, in a thread, and hand its answer to the coroutine."""
@@ -56,9 +57,14 @@ class _Call:
             error = caught
             if isinstance(caught, BackendUnavailable) and caught.down:
                 threads.down[self.store] = time.monotonic(), caught
-        try:
-            self.loop.call_soon_threadsafe(self._hand_over, found, error)
-        except RuntimeError:  # the loop was closed meanwhile
+        with self._telling:  # a loop that ends forgets what it is told, and after a cancellation it may end at any time
+            told = not self.answer.cancelled()
+            if told:
+                try:
+                    self.loop.call_soon_threadsafe(self._hand_over, found, error)
+                except RuntimeError:  # it was closed meanwhile
+                    told = False
+        if not told:
             self._take_back(found)
 
     def _hand_over(self, found: Any, error: BaseException | None) -> None:
@@ -72,7 +78,8 @@ class _Call:
 
     def abandon(self) -> None:
         """Note that the coroutine does not wait any more: what it is granted is undone."""
-        self.answer.cancel()
+        with self._telling:
+            self.answer.cancel()
         if not self.answer.cancelled() and self.answer.exception() is None:  # it was awake already
             self._take_back(self.answer.result())
 
