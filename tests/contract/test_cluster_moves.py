@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from django_tasklock import BackendUnavailable
-from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis import RedisBackend, cluster as cluster_client
 from django_tasklock.conf import Settings
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.cluster import Cluster, Node, clustered
@@ -47,7 +47,8 @@ def test_verbs_follow_a_slot(cluster, backend):
     assert backend.release("video:1", mine.token) is Released.RELEASED
 
 
-def test_a_verb_waits_while_its_slot_is_moved(cluster, backend):
+def test_a_verb_waits_while_its_slot_is_moved(cluster, backend, monkeypatch):
+    monkeypatch.setattr(cluster_client, "PATIENCE", 60.0)
     mine, target = an_ask("video:1"), away(cluster)
     granted(backend.acquire(mine))
     source = cluster.begin_move(SLOT, target)
@@ -59,7 +60,7 @@ def test_a_verb_waits_while_its_slot_is_moved(cluster, backend):
         time.sleep(0.1)
         assert not released.done()
         cluster.end_move(SLOT, target)
-        assert released.result(5) is Released.RELEASED
+        assert released.result(60) is Released.RELEASED
 
 
 @pytest.mark.parametrize("halfway", [0, 1, 3, 100])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import os
 import threading
@@ -13,7 +12,7 @@ import pytest
 from django_tasklock.backends.memory import MemoryBackend, advance, reset
 from django_tasklock.backends.memory.store import store
 from django_tasklock.conf import Settings
-from django_tasklock.types import Grant, Released, Renewal, RenewalResult
+from django_tasklock.types import Released, Renewal, RenewalResult
 from tests.support.stores import an_ask, eventually, granted
 
 
@@ -47,25 +46,6 @@ def test_advance_lets_a_lease_lapse(backend):
     assert [record.name for record in backend.records("orphaned")] == ["video:1"]
 
 
-def test_advance_wakes_who_waits_for_a_lapse(backend):
-    backend.acquire(an_ask("video:1", ttl=60_000))
-    mine = an_ask("video:1")
-    grants = []
-
-    def wait_for_it():
-        with backend.waiter(mine) as waiter:
-            waiter.acquire()
-            grants.append(waiter.wait(30))
-
-    thread = threading.Thread(target=wait_for_it)
-    thread.start()
-    eventually(lambda: backend.get("video:1").waiting == 1)
-    advance(61)
-    thread.join(10)
-    assert isinstance(grants[0], Grant)
-    assert backend.get("video:1").token == mine.token
-
-
 def test_a_waiter_whose_thread_has_ended_does_not_delay_others(backend):
     holder, mine = an_ask("video:1"), an_ask("video:1")
     backend.acquire(holder)
@@ -81,23 +61,6 @@ def test_a_waiter_whose_thread_has_ended_does_not_delay_others(backend):
         waiter.acquire()
         backend.release("video:1", holder.token)
         eventually(lambda: waiter.wait(5), seconds=3)  # the claim of one of them, not of twenty
-    assert backend.get("video:1").token == mine.token
-
-
-def test_a_waiter_whose_event_loop_has_ended_does_not_delay_others(backend):
-    holder, mine = an_ask("video:1"), an_ask("video:1")
-    backend.acquire(holder)
-    ended = asyncio.new_event_loop()
-    abandoned = backend.waiter(an_ask("video:1"))
-    abandoned.acquire()
-    asleep = ended.create_task(abandoned.await_(60))
-    ended.run_until_complete(asyncio.sleep(0))
-    ended.close()  # in mid-wait
-    assert not asleep.done()
-    with backend.waiter(mine) as other:
-        other.acquire()
-        assert backend.release("video:1", holder.token) is Released.RELEASED
-        eventually(lambda: other.wait(5), seconds=3)
     assert backend.get("video:1").token == mine.token
 
 

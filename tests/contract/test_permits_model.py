@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-
 import pytest
 from hypothesis import HealthCheck, settings, strategies as st
 from hypothesis.stateful import (
@@ -154,16 +152,6 @@ class Machine(RuleBasedStateMachine):
             assert all(record.waiting == len(model.queue) for record in found)
             self.permits.renew([Renewal(name, token, 60_000) for token in model.members])  # short leases as well
         assert sorted(self.permits.names()) == sorted(name for name, model in self.models.items() if model.members)
-
-
-def test_the_model_itself_never_admits_one_too_many():
-    """Of the model, by brute force: a grant is made only below the limit of who is granted."""
-    for limits in itertools.product((1, 2, 3), repeat=4):
-        model = Model()
-        for number, limit in enumerate(limits):
-            before = len(model.members)
-            if model.acquire(str(number), limit, waits=number % 2 == 1) and len(model.members) > before:
-                assert before < limit
 
 
 @pytest.mark.slow
