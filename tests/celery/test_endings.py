@@ -15,39 +15,37 @@ from tests.support.endings import LEASE, Begun, begin, revoke
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
 
-EARLY: dict[str, bool] = {}
-LATE = {"task_acks_late": True}
 NONE = "PENDING FAILURE"  # a rejected message has no result; in newer Celery it has failed
 
-BY_ITSELF = [
-    # how it ends        its result  the row      what its body did
-    ("returns", EARLY, "SUCCESS", "ready", "start end"),
-    ("returns", LATE, "SUCCESS", "ready", "start end"),
-    ("raises", EARLY, "FAILURE", "failed", "start raised"),
-    ("ignores", EARLY, "PENDING", "failed", "start raised"),
-    ("rejects", LATE, NONE, "failed", "start raised"),
-    ("requeues", EARLY, "PENDING", "uploading", "start raised"),  # it was acknowledged: nothing comes back
-    ("requeues", LATE, "SUCCESS", "ready", "start raised start end"),
-    ("retries", EARLY, "SUCCESS", "ready", "start raised start end"),
-    ("autoretries", EARLY, "SUCCESS", "ready", "start raised start end"),
-    ("exits", EARLY, "FAILURE", "uploading", "start raised"),
-    ("exits", LATE, "FAILURE", "uploading", "start raised"),
+EARLY = [
+    # how it ends  its result  the row      what its body did
+    ("returns", "SUCCESS", "ready", "start end"),
+    ("raises", "FAILURE", "failed", "start raised"),
+    ("ignores", "PENDING", "failed", "start raised"),
+    ("requeues", "PENDING", "uploading", "start raised"),  # it was acknowledged: nothing comes back
+    ("retries", "SUCCESS", "ready", "start raised start end"),
+    ("autoretries", "SUCCESS", "ready", "start raised start end"),
+    ("exits", "FAILURE", "uploading", "start raised"),
+]
+LATE = [
+    ("returns", "SUCCESS", "ready", "start end"),
+    ("rejects", NONE, "failed", "start raised"),
+    ("requeues", "SUCCESS", "ready", "start raised start end"),
+    ("exits", "FAILURE", "uploading", "start raised"),
 ]
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(
-    ("how", "acks", "states", "row", "body"),
-    BY_ITSELF,
-    ids=[f"{row[0]}-{'late' if row[1] else 'early'}" for row in BY_ITSELF],
-)
-def test_a_body_that_ends_by_itself(celery_site, how, acks, states, row, body):
-    celery_site.configure(lease=LEASE, **acks)
+@pytest.mark.parametrize("late", [False, True], ids=["acknowledged early", "late"])
+def test_bodies_that_end_by_themselves(celery_site, late):
+    celery_site.configure(lease=LEASE, task_acks_late=late)
     celery_site.worker(concurrency=2)
-    for one in begin(celery_site, how):
-        celery_site.wait_until(lambda one=one: one.told() == body.split())
-        one.left(states, row)
-        assert one.told() == body.split()
+    for how, states, row, body in LATE if late else EARLY:
+        print(f"a body that {how}")
+        for one in begin(celery_site, how):
+            celery_site.wait_until(lambda one=one, body=body: one.told() == body.split())
+            one.left(states, row)
+            assert one.told() == body.split()
 
 
 def test_a_child_that_is_recycled_after_each_task(celery_site):
@@ -59,17 +57,16 @@ def test_a_child_that_is_recycled_after_each_task(celery_site):
     assert len({one.started().pid for one in ran}) == len(ran)
 
 
-class TestRetry:
-    @pytest.mark.quick
-    def test_frees_the_lock_until_it_comes_back(self, celery_site):
-        celery_site.configure(lease=LEASE)
-        celery_site.worker(concurrency=1)
-        for one in begin(celery_site, "retries 3600"):
-            celery_site.wait_until(lambda one=one: one.state == "RETRY")
-            one.free()
-            other = celery_site.publish("locked_video", one.video.pk)
-            assert celery_site.outcome(other) == ("SUCCESS", "returns")
-            one.free()
+@pytest.mark.quick
+def test_a_retry_frees_the_lock_until_it_comes_back(celery_site):
+    celery_site.configure(lease=LEASE)
+    celery_site.worker(concurrency=1)
+    for one in begin(celery_site, "retries 3600"):
+        celery_site.wait_until(lambda one=one: one.state == "RETRY")
+        one.free()
+        other = celery_site.publish("locked_video", one.video.pk)
+        assert celery_site.outcome(other) == ("SUCCESS", "returns")
+        one.free()
 
 
 class TestThatNeverBegin:

@@ -54,22 +54,18 @@ class Members:
 def made(celery_site):
     """``made(word)``: members that do so when busy, of each kind."""
     celery_site.configure(lease=4)  # which is when ``retry`` comes again
-    celery_site.worker(concurrency=6, prefetch=4)
+    celery_site.worker(concurrency=8, prefetch=4)
     return lambda word: [Members(celery_site, kind, word) for kind in ("once", "decorated")]
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("word", ["skip", "reject"])
-def test_a_chord_receives_the_result_of_a_skipped_member(celery_site, made, word):
-    for one in made(word):
+def test_a_chord_receives_the_result_of_a_skipped_member(celery_site, made):
+    for one in [*made("skip"), *made("reject")]:
         result = one.chord(one.other(1), one.member(2), one.other(3))
         state, value = celery_site.outcome(result)
         assert state == "SUCCESS"
-        assert [answer["reason"] if isinstance(answer, dict) else answer for answer in value] == [
-            1,
-            "already_processing",
-            3,
-        ]
+        reasons = [answer["reason"] if isinstance(answer, dict) else answer for answer in value]
+        assert reasons == [1, "already_processing", 3]
         assert celery_site.lock(one.name) is not None
         one.nothing_left()
 
@@ -85,14 +81,14 @@ def test_a_chord_fails_with_its_member(celery_site, made):
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("word", ["wait", "retry", "queue", "coalesce"])
-def test_a_chord_waits_for_members_that_run_later(celery_site, made, word):
-    ran = [(one, one.chord(one.other(1), one.member(2), one.other(3))) for one in made(word)]
-    for one, result in ran:
-        one.put_aside()
-        assert celery_site.outcome(result) == ("SUCCESS", [1, 2, 3])
-        one.nothing_left()
-    assert len(celery_site.events("start", "gathered")) == len(ran)
+def test_a_chord_waits_for_members_that_run_later(celery_site, made):
+    for number, word in enumerate(("wait", "retry", "queue", "coalesce"), 1):
+        ran = [(one, one.chord(one.other(1), one.member(2), one.other(3))) for one in made(word)]
+        for one, result in ran:
+            one.put_aside()
+            assert celery_site.outcome(result) == ("SUCCESS", [1, 2, 3])
+            one.nothing_left()
+        assert len(celery_site.events("start", "gathered")) == number * len(ran)
 
 
 @pytest.mark.broker
@@ -115,9 +111,8 @@ def test_a_chord_of_chains_ends_although_a_link_is_rejected(celery_site, made):
         one.nothing_left()
 
 
-@pytest.mark.parametrize("word", ["skip", "queue", "coalesce"])
-def test_groups_and_chains_end(celery_site, made, word):
-    for one in made(word):
+def test_groups_and_chains_end(celery_site, made):
+    for one in [*made("skip"), *made("queue"), *made("coalesce")]:
         together = group([one.other(1), one.member(2)]).apply_async()
         last = chain(one.other(1), one.member(2), one.other(3)).apply_async()
         one.put_aside()

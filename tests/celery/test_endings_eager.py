@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 
 from tests.support.celery_site.canvas_tasks import WORDS
@@ -20,29 +22,27 @@ def is_refused(answer):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_task_that_calls_itself(celery_site, kind, way):
-    """Here: the outer run is one of the same way."""
+def test_a_task_that_calls_itself(celery_site, way):
+    """Here: the outer run is one of the same way. What a call has taken it has given back."""
     celery_site.app.conf.update(task_always_eager=way == "delay")
-    for word in WORDS:
-        task = celery_site.task(f"{kind}_{word}")
-        if way == "call":
-            answer = task(word, way)
-        else:
-            answer = (task.apply((word, way)) if way == "apply" else task.delay(word, way)).result
-        assert is_refused(answer), word
-        assert [one.event for one in celery_site.events(key=word)] == ["start", "end"], word
-        assert celery_site.lock(f"self:{word}") is None
+    for kind, word in product(KINDS, WORDS):
+        task, key = celery_site.task(f"{kind}_{word}"), f"{kind}-{word}"
+        for inner in (False, True):  # another call after it
+            answer = {
+                "call": lambda *what, task=task: task(*what),
+                "apply": lambda *what, task=task: task.apply(what).result,
+                "delay": lambda *what, task=task: task.delay(*what).result,
+            }[way](key, way, inner)
+            assert answer == "ran" if inner else is_refused(answer), key
+            assert celery_site.lock(f"self:{key}") is None
+        assert [one.event for one in celery_site.events(key=key)] == ["start", "end"] * 2, key
 
 
-@pytest.mark.parametrize("pool", ["prefork", "gevent"])
-def test_a_task_that_calls_itself_in_a_worker(celery_site, pool):
-    celery_site.worker(pool=pool, concurrency=4, prefetch=20)
+def test_a_task_that_calls_itself_in_a_worker(celery_site):
+    celery_site.worker(concurrency=4, prefetch=20)
     ran = {
-        (kind, word, way): celery_site.publish(f"{kind}_{word}", f"{kind}-{word}-{way}", way)
-        for kind in KINDS
-        for word in WORDS
-        for way in ("call", "apply")
+        what: celery_site.publish(f"{what[0]}_{what[1]}", "-".join(what), what[2])
+        for what in product(KINDS, WORDS, ("call", "apply"))
     }
     for what, result in ran.items():
         state, answer = celery_site.outcome(result)
@@ -51,13 +51,3 @@ def test_a_task_that_calls_itself_in_a_worker(celery_site, pool):
         key = "-".join(what)
         assert [one.event for one in celery_site.events(key=key)] == ["start", "end"], what
         celery_site.wait_until(lambda key=key: celery_site.lock(f"self:{key}") is None)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_direct_call_and_another_after_it(celery_site, kind):
-    """What a call has taken it has given back."""
-    task = celery_site.task(f"{kind}_wait")
-    for _ in range(2):
-        assert task("a", "call", True) == "ran"
-        assert task.apply(("a", "apply", True)).result == "ran"
-        assert celery_site.lock("self:a") is None

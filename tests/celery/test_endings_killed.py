@@ -22,6 +22,15 @@ SHORT = 2.0  # seconds of lease where it is the lease that frees
 LATER = SHORT + 3.0
 
 
+def sitting(site, worker):
+    """One of each kind that runs, as the main process knows."""
+    ran = begin(site, sits=True)
+    for one in ran:
+        one.started()
+    site.accepted(worker, len(ran))
+    return ran
+
+
 def killed(site, worker, one):
     worker.kill_one(one.started().pid)
 
@@ -45,25 +54,21 @@ ALSO_LATE = ("hard time limit, deaf", "SIGKILL of the child", "revoke, TERM")
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize(
-    ("ended", "acks"),
-    [
-        *(pytest.param(one, {}, id=f"{one}-early") for one in FROM_OUTSIDE),
-        *(pytest.param(one, LATE, id=f"{one}-late") for one in ALSO_LATE),
-    ],
-)
-def test_a_task_that_is_ended(celery_site, ended, acks):
-    by, how, states, row, body = FROM_OUTSIDE[ended]
-    celery_site.configure(lease=LEASE, **acks)
+@pytest.mark.parametrize("late", [False, True], ids=["acknowledged early", "late"])
+def test_a_task_that_is_ended(celery_site, late):
+    celery_site.configure(lease=LEASE, task_acks_late=late)
     worker = celery_site.worker(concurrency=2)
-    ran = begin(celery_site, how, sits=True, **(by if isinstance(by, dict) else {}))
-    for one in ran:
-        one.started()
-        if callable(by):
-            by(celery_site, worker, one)
-    for one in ran:
-        one.left(states, row)
-        assert body in (None, " ".join(one.told()))
+    for ended in ALSO_LATE if late else FROM_OUTSIDE:
+        print(ended)
+        by, how, states, row, body = FROM_OUTSIDE[ended]
+        ran = begin(celery_site, how, sits=True, **(by if isinstance(by, dict) else {}))
+        for one in ran:
+            one.started()
+            if callable(by):
+                by(celery_site, worker, one)
+        for one in ran:
+            one.left(states, row)
+            assert body in (None, " ".join(one.told()))
 
 
 def test_a_hard_time_limit_frees_nothing_before_the_child_is_dead(celery_site):
@@ -147,10 +152,7 @@ class TestShutdown:
     def test_warm_waits_for_the_end(self, celery_site):
         celery_site.configure(lease=LEASE, **LATE)
         worker = celery_site.worker(concurrency=2)
-        ran = begin(celery_site, sits=True)
-        for one in ran:
-            one.started()
-        celery_site.accepted(worker, len(ran))
+        ran = sitting(celery_site, worker)
         worker.terminate()
         celery_site.wait_until(lambda: "Warm shutdown" in worker.log())
         for one in ran:
@@ -162,10 +164,7 @@ class TestShutdown:
     def test_cold_gives_everything_back(self, celery_site):
         celery_site.configure(lease=LEASE)
         worker = celery_site.worker(concurrency=2)
-        ran = begin(celery_site, sits=True)
-        for one in ran:
-            one.started()
-        celery_site.accepted(worker, len(ran))
+        ran = sitting(celery_site, worker)
         worker.quit()
         worker.ended()
         for one in ran:
@@ -177,10 +176,7 @@ class TestShutdown:
     def test_cold_brings_back_what_was_not_acknowledged(self, celery_site, soft):
         celery_site.configure(lease=LEASE, worker_soft_shutdown_timeout=soft, **LATE)
         worker = celery_site.worker(concurrency=2)
-        ran = begin(celery_site, sits=True)
-        for one in ran:
-            one.started()
-        celery_site.accepted(worker, len(ran))
+        ran = sitting(celery_site, worker)
         worker.quit()
         worker.ended()
         celery_site.worker(concurrency=2)
@@ -193,10 +189,7 @@ class TestShutdown:
     def test_soft_waits_for_what_ends_in_time(self, celery_site):
         celery_site.configure(lease=LEASE, worker_soft_shutdown_timeout=3)
         worker = celery_site.worker(concurrency=2)
-        ran = begin(celery_site, sits=True)
-        for one in ran:
-            one.started()
-        celery_site.accepted(worker, len(ran))
+        ran = sitting(celery_site, worker)
         worker.quit()
         celery_site.wait_until(lambda: "Soft" in worker.log())
         for one in ran:

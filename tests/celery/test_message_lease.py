@@ -1,20 +1,27 @@
-"""The lease of a message: a living worker's are delivered once, a dead one's start again within the lease.
+"""The lease of a message: a living worker's are delivered once, and those of a dead one, or behind slots that hang, run
+elsewhere within the lease.
 
 Time is counted in renewals that a worker has noted in the broker, so a slow machine waits for longer.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 from collections.abc import Callable
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis
+from django.core.management import call_command
 
+from django_tasklock.celery import parked_messages
 from django_tasklock.celery.messages import marks
+from django_tasklock.operations import sweep
+from django_tasklock.operations.state import count_messages, count_stuck
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
 
@@ -25,6 +32,10 @@ LEASE = 4.0
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
 SLACK = 6.0
 """Seconds that a start may take beside the lease on a machine that is busy with other tests."""
+PATIENCE = 90.0
+"""Seconds within which all else happens there."""
+LONG_ENOUGH = 1.5
+"""Leases after which a message that is not renewed has been given to another worker."""
 
 
 @pytest.fixture
@@ -44,27 +55,27 @@ def mark_of(site: Site, worker: Worker) -> marks.Mark | None:
     return next((mark for mark in marks.read_marks(site.app) if mark.node == worker.name), None)
 
 
-def renewed(site: Site, worker: Worker, times: float) -> None:
-    """Until ``worker`` has renewed what it has for ``times`` leases more."""
-    seen = [0.0]
+def renewed(site: Site, *workers: Worker, times: float = LONG_ENOUGH) -> None:
+    """Until each of ``workers`` has renewed what it has for ``times`` leases more."""
+    seen = {worker.name: [0.0] for worker in workers}
 
     def often() -> bool:
-        mark = mark_of(site, worker)
-        if mark is not None and mark.at >= seen[-1] + LEASE / 4:
-            seen.append(mark.at)
-        return len(seen) > 1 + 4 * times
+        for mark in marks.read_marks(site.app):
+            if mark.node in seen and mark.at >= seen[mark.node][-1] + LEASE / 4:
+                seen[mark.node].append(mark.at)
+        return all(len(each) > 1 + 4 * times for each in seen.values())
 
     site.wait_until(often, 60 + 10 * times * LEASE)
 
 
-def have(site: Site, worker: Worker, messages: int) -> None:
-    """Until ``worker`` renews so many messages."""
+def have(site: Site, worker: Worker, messages: int, stuck: int | None = None) -> None:
+    """Until ``worker`` renews so many messages, and says that so many slots hang."""
 
     def so_many() -> bool:
         mark = mark_of(site, worker)
-        return mark is not None and mark.messages == messages
+        return mark is not None and mark.messages == messages and stuck in (None, mark.stuck)
 
-    site.wait_until(so_many)
+    site.wait_until(so_many, PATIENCE)
 
 
 def holder(start: Any, *workers: Worker) -> tuple[Worker, Worker]:
@@ -73,9 +84,12 @@ def holder(start: Any, *workers: Worker) -> tuple[Worker, Worker]:
     return (first, second) if start.pid in first.children() else (second, first)
 
 
-def settled(site: Site, broker: redis.Redis) -> None:
+def settled(site: Site) -> None:
     """Until nothing is waiting nor unacknowledged."""
-    site.wait_until(lambda: not broker.hlen("unacked") and not broker.zcard("unacked_index") and not site.waiting())
+    with redis.Redis.from_url(site.broker.url) as broker:
+        site.wait_until(
+            lambda: not broker.hlen("unacked") and not broker.zcard("unacked_index") and not site.waiting(), PATIENCE
+        )
 
 
 @pytest.mark.quick
@@ -91,7 +105,7 @@ def test_it_is_delivered_once_while_its_worker_lives_and_again_when_that_is_dead
     site.started("runs")
     have(site, first, 4)
     second = site.worker(concurrency=4)
-    renewed(site, first, 1.25)
+    renewed(site, first, times=1.25)
     assert [one.key for one in site.events("start")] == ["runs"]
     assert site.waiting() == 0
     first.kill()
@@ -105,34 +119,45 @@ def test_it_is_delivered_once_while_its_worker_lives_and_again_when_that_is_dead
     assert broker.hlen("unacked") == 1, "the one with the countdown"
 
 
-@pytest.mark.parametrize("pool", ["threads", "solo", "gevent"])
-def test_every_pool(site: Site, broker: redis.Redis, pool: str) -> None:
+def test_every_pool(site: Site) -> None:
     """Also where the task keeps the main thread to itself."""
     gate = site.gate()
-    first = site.worker(pool=pool)
-    site.publish("hold", "long", until=gate)
-    site.started("long")
-    second = site.worker()
-    renewed(site, first, 3)
-    assert len(site.events("start")) == 1
-    first.kill()
-    assert site.started("long", 2).pid in second.children()
+    pools = ("threads", "solo", "gevent")
+    workers = [site.start(pool=pool, queues=(pool,)) for pool in pools]
+    for pool in pools:
+        site.publish("hold", pool, until=gate, options={"queue": site.queue(pool)})
+    for pool in pools:
+        site.started(pool, seconds=PATIENCE)
+    last = site.worker(concurrency=3, queues=pools)
+    renewed(site, *workers)
+    assert len(site.events("start")) == 3
+    for worker in workers:
+        worker.kill()
+    assert {site.started(pool, 2).pid for pool in pools} <= set(last.children())
     gate.open()
-    settled(site, broker)
+    settled(site)
 
 
-def test_a_warm_shutdown_renews_to_the_end(site: Site, broker: redis.Redis) -> None:
+def test_a_warm_shutdown_renews_to_the_end(site: Site) -> None:
+    """Although another worker of the same name has ended before: each has a mark of its own."""
     gate = site.gate()
     first = site.worker()
     site.publish("hold", "long", until=gate)
     site.started("long")
     site.accepted(first)
+    twin = site.worker(arguments=("-n", first.name))
+    site.wait_until(
+        lambda: sorted(mark.messages for mark in marks.read_marks(site.app) if mark.node == first.name) == [0, 1]
+    )
+    twin.terminate()
+    twin.ended()
     second = site.worker()
     first.terminate()
-    renewed(site, first, 2)
+    renewed(site, first)
+    assert [one.event for one in site.events(key="long")] == ["start"]
     gate.open()
     first.ended()
-    settled(site, broker)
+    settled(site)
     assert [one.event for one in site.events(key="long")] == ["start", "end"]
     assert [mark.node for mark in marks.read_marks(site.app)] == [second.name]
 
@@ -150,11 +175,10 @@ class TestTheBroker:
         site.accepted(self.mine)
 
         def ends() -> None:
-            for worker in self.workers:
-                renewed(site, worker, 2)
+            renewed(site, *self.workers)
             assert [one.event for one in site.events(key="long")] == ["start"]
             self.gate.open()
-            settled(site, redis.Redis.from_url(site.broker.url))
+            settled(site)
             assert [one.event for one in site.events(key="long")] == ["start", "end"]
 
         return ends
@@ -175,12 +199,12 @@ class TestTheBroker:
         site.broker.kill()
         site.broker.start()
         self.reconnected(site)
-        renewed(site, self.other, 1.5)  # it looks again for what is abandoned
+        renewed(site, self.other)  # it looks again for what is abandoned
         have(site, self.mine, 1)
         self.mine.kill()
         assert site.started("long", 2).pid in self.other.children()
         self.gate.open()
-        settled(site, redis.Redis.from_url(site.broker.url))
+        settled(site)
 
     def test_away_for_longer_than_a_lease(self, site: Site, tmp_path: Path, request: pytest.FixtureRequest) -> None:
         """Nobody could renew: nobody judges before each has had the time to."""
@@ -201,122 +225,68 @@ class TestTheBroker:
         )
         os.kill(self.mine.pid, signal.SIGSTOP)
         site.broker.start()
-        renewed(site, self.other, 0.5)
+        renewed(site, self.other, times=0.5)
         assert site.waiting() == 0, "it has put back what the one that is late could not renew yet"
         os.kill(self.mine.pid, signal.SIGCONT)
         self.reconnected(site)
         long()
 
 
-class TestStopped:
-    """The main process does not run for a while; its children go on."""
-
-    @pytest.fixture
-    def stopped(self, site: Site) -> Callable[[str, float], None]:
-        """Lets the main process of the worker that runs the task stop for some leases of the other worker."""
-
-        def stop(task: str, leases: float) -> None:
-            self.gate = site.gate()
-            workers = site.worker(), site.worker()
-            site.publish(task, "long", until=self.gate)
-            self.mine, self.other = holder(site.started("long"), *workers)
-            site.accepted(self.mine)
-            renewed(site, self.mine, 0.25)
-            os.kill(self.mine.pid, signal.SIGSTOP)
-            renewed(site, self.other, leases)
-
-        return stop
-
-    def wake(self, site: Site) -> None:
-        os.kill(self.mine.pid, signal.SIGCONT)
-        renewed(site, self.mine, 1)
-
-    def test_for_twice_the_lease_a_plain_task_runs_twice(
-        self, site: Site, broker: redis.Redis, stopped: Callable[[str, float], None]
-    ) -> None:
-        """Nobody can tell it from a dead one. It says so when it wakes up, and the message is gone at last."""
-        stopped("hold", 2)
-        assert site.started("long", 2).pid in self.other.children()
-        self.wake(site)
-        assert "s late: it was over" in self.mine.log()
-        self.gate.open()
-        settled(site, broker)
-        assert [one.event for one in site.events(key="long")] == ["start", "start", "end", "end"]
-
-    def test_for_twice_the_lease_a_locked_one_runs_once(
-        self, site: Site, broker: redis.Redis, stopped: Callable[[str, float], None]
-    ) -> None:
-        """The lock is that of the child that runs on: the second delivery meets it."""
-        stopped("late_hold", 2)
-        site.wait_until(lambda: "late_hold" in self.other.log().partition("ready.")[2])
-        self.wake(site)
-        assert len(site.events("start")) == 1
-        self.gate.open()
-        site.wait_until(lambda: site.events("end"))  # of the message its second delivery may have been the end already
-        settled(site, broker)
-        assert [one.event for one in site.events(key="long")] == ["start", "end"]
-
-
-def test_workers_of_one_name_keep_each_a_mark(site: Site, broker: redis.Redis) -> None:
+def test_a_main_process_that_is_stopped_for_twice_the_lease(site: Site) -> None:
+    """Its children go on, and nobody can tell it from a dead one: a plain task runs twice, a locked one once."""
     gate = site.gate()
-    first = site.worker()
+    mine = site.worker(concurrency=2)
+    site.publish("hold", "plain", until=gate)
+    site.publish("late_hold", "locked", until=gate)
+    for key in ("plain", "locked"):
+        site.started(key)
+    site.accepted(mine, 2)
+    other = site.worker(concurrency=2)
+    renewed(site, mine, times=0.25)
+    os.kill(mine.pid, signal.SIGSTOP)
+    renewed(site, other, times=2)
+    assert site.started("plain", 2).pid in other.children()
+    site.wait_until(lambda: "late_hold" in other.log().partition("ready.")[2])  # it meets the lock of the child
+    os.kill(mine.pid, signal.SIGCONT)
+    renewed(site, mine, times=1)
+    assert "s late: it was over" in mine.log()
+    gate.open()
+    site.wait_until(lambda: len(site.events("end")) == 3)  # a second delivery may be the message's end already
+    settled(site)
+    assert [one.event for one in site.events(key="plain")] == ["start", "start", "end", "end"]
+    assert [one.event for one in site.events(key="locked")] == ["start", "end"]
+
+
+def test_who_does_not_renew_is_named_and_a_projects_own_timeout_is_the_lease(site: Site) -> None:
+    old = site.worker(tasklock={"MESSAGE_LEASE": None})
+    new = site.worker(broker_transport_options={"visibility_timeout": 30})
+    site.wait_until(lambda: mark_of(site, new))
+    found = marks.read_marks(site.app)
+    assert [(mark.node, mark.lease) for mark in found] == [(new.name, 30)]
+    assert marks.without_mark(site.app, found) == [old.name]
+
+
+def test_a_broker_s_user_without_a_right_to_what_only_informs(site: Site, broker: redis.Redis) -> None:
+    """It is named once, and the messages are renewed."""
+    rights = ("on", ">secret", "+@all", "~*", "&*", "-time", "-info")
+    broker.execute_command("ACL", "SETUSER", "site", *rights)
+    gate = site.gate()
+    # kombu from 5.7 on needs TIME itself, for remote control alone.
+    address = f"redis://site:secret@127.0.0.1:{site.broker.port}/0"
+    limited = site.worker(broker_url=address, worker_enable_remote_control=False)
     site.publish("hold", "long", until=gate)
     site.started("long")
-    twin = site.worker(arguments=("-n", first.name))
-    site.wait_until(
-        lambda: sorted(mark.messages for mark in marks.read_marks(site.app) if mark.node == first.name) == [0, 1]
-    )
-    twin.terminate()
-    twin.ended()
-    renewed(site, first, 2)  # its mark is not the other's to remove, nor is its message
+    other = site.worker()
+    renewed(site, limited, other)
+    assert len(site.events("start")) == 1, "the other one has put it back"
+    broker.client_kill_filter(_type="normal", skipme=True)  # the next connection is told the same
+    renewed(site, limited, times=1)
     gate.open()
-    settled(site, broker)
+    settled(site)
     assert [one.event for one in site.events(key="long")] == ["start", "end"]
-
-
-class TestWhoDoesNotRenew:
-    def test_is_named(self, site: Site) -> None:
-        old = site.worker(tasklock={"MESSAGE_LEASE": None})
-        new = site.worker()
-        site.wait_until(lambda: mark_of(site, new))
-        found = marks.read_marks(site.app)
-        assert [mark.node for mark in found] == [new.name]
-        assert marks.without_mark(site.app, found) == [old.name]
-
-    def test_a_projects_own_timeout_is_the_lease(self, site: Site) -> None:
-        site.configure(broker_transport_options={"visibility_timeout": 30})
-        worker = site.worker()
-        site.wait_until(lambda: mark_of(site, worker))
-        assert mark_of(site, worker).lease == 30
-
-
-class TestRights:
-    """A broker's user without a right to what only informs: it is named once, and the messages are renewed."""
-
-    def limited(self, broker: redis.Redis, *rights: str) -> str:
-        """The address for a new user with all rights but these."""
-        broker.execute_command("ACL", "SETUSER", "site", "on", ">secret", "+@all", "~*", "&*", *rights)
-        address = broker.connection_pool.connection_kwargs
-        return f"redis://site:secret@{address['host']}:{address['port']}/0"
-
-    def test_time_and_info(self, site: Site, broker: redis.Redis) -> None:
-        gate = site.gate()
-        # kombu from 5.7 on needs TIME itself, for remote control alone.
-        limited = site.worker(broker_url=self.limited(broker, "-time", "-info"), worker_enable_remote_control=False)
-        site.publish("hold", "long", until=gate)
-        site.started("long")
-        other = site.worker()
-        renewed(site, limited, 2)
-        renewed(site, other, 0.5)
-        assert len(site.events("start")) == 1, "the other one has put it back"
-        broker.client_kill_filter(_type="normal", skipme=True)  # the next connection is told the same
-        renewed(site, limited, 1)
-        gate.open()
-        settled(site, broker)
-        assert [one.event for one in site.events(key="long")] == ["start", "end"]
-        for command in ("time", "info"):
-            assert limited.log().count(f"run: ACL SETUSER site +{command}\n") == 1
-            assert limited.log().count(f"the broker refuses {command.upper()} to the user 'site'") == 1
+    for command in ("time", "info"):
+        assert limited.log().count(f"run: ACL SETUSER site +{command}\n") == 1
+        assert limited.log().count(f"the broker refuses {command.upper()} to the user 'site'") == 1
 
 
 @pytest.mark.broker
@@ -337,3 +307,141 @@ def test_rabbitmq_needs_none(celery_site: Site) -> None:
         assert marks.read_marks(celery_site.app) == []
     gate.open()
     celery_site.wait_until(lambda: celery_site.events("end"))
+
+
+class TestTheSweep:
+    """It puts back what dead workers had where no worker lives."""
+
+    @staticmethod
+    def lapsed(*arguments: str) -> dict[str, Any]:
+        """What ``sweep_locks`` says of messages."""
+        out = StringIO()
+        call_command("sweep_locks", "--pause=0.2", "--json", *arguments, stdout=out, stderr=StringIO())
+        document = json.loads(out.getvalue())
+        return {**document["counts"]["lapsed"], "findings": [f for f in document["findings"] if f["kind"] == "lapsed"]}
+
+    def test_puts_back_what_dead_workers_had_and_nothing_of_the_living(self, site: Site) -> None:
+        """It is the sweep that lets a worker be started, and that one runs it all."""
+        gate = site.gate()
+        worker = site.worker(prefetch=2)
+        site.publish("late_hold", "once", until=gate)
+        site.started("once")
+        ahead = site.publish("hold", "ahead")
+        have(site, worker, 2)
+        seen: set[float] = set()
+
+        def renewed_meanwhile() -> bool:
+            report = sweep(pause=0.2)
+            assert report.counts["lapsed"].found == 0, report.findings
+            seen.update(mark.at for mark in marks.read_marks(site.app))
+            return len(seen) > 4 * LONG_ENOUGH
+
+        site.wait_until(renewed_meanwhile, PATIENCE)
+        worker.kill()
+        assert (site.waiting(), count_messages()[site.queue()]) == (0, 2)
+        site.wait_until(lambda: self.lapsed("--dry-run")["acted"] == 2, PATIENCE)
+        assert site.waiting() == 0
+        swept: list[dict[str, Any]] = []
+
+        def all_put_back() -> bool:
+            swept.extend(self.lapsed()["findings"])
+            return site.waiting() == 2
+
+        site.wait_until(all_put_back, PATIENCE)
+        assert sorted(one["holder"].rpartition(".")[2].partition("[")[0] for one in swept) == ["hold", "late_hold"]
+        assert str(ahead) in "".join(one["holder"] for one in swept)
+        assert count_messages()[site.queue()] == 2
+        gate.open()
+        site.worker()
+        assert [site.started(key, number, PATIENCE) for key, number in (("once", 2), ("ahead", 1))]
+        site.wait_until(lambda: count_messages()[site.queue()] == 0, PATIENCE)
+
+    def test_leaves_out_a_broker_that_is_down_or_has_just_started(self, site: Site) -> None:
+        """Workers that were without it may still have to renew what they have."""
+        site.configure(tasklock={"MESSAGE_LEASE": 3600})
+        notes = sweep(pause=0).left_out
+        assert any("workers have a lease's time to renew theirs" in note for note in notes)
+        site.broker.kill()
+        notes = sweep(pause=0).left_out
+        assert any(note.startswith("messages of dead workers: the broker could not be asked") for note in notes)
+        assert count_messages() is None
+        site.broker.start()
+
+
+def test_messages_are_counted_wherever_they_are(site: Site) -> None:
+    """Two run, one is parked, two wait; and one in a queue that nobody consumes."""
+    gate = site.gate()
+    site.worker(concurrency=2)
+    site.publish("queued_hold", "a", until=gate)
+    site.started("a")
+    site.publish("queued_hold", "a", until=gate)
+    site.wait_until(lambda: parked_messages("hold:a", state="parked"))
+    site.publish("hold", "b", until=gate)
+    site.started("b")
+    for key in ("c", "d"):
+        site.publish("hold", key, until=gate)
+    site.publish("hold", "e", options={"queue": site.queue("other")})
+    site.wait_until(lambda: count_messages() == {site.queue(): 5, site.queue("other"): 1})
+    assert site.waiting() == 2
+    gate.open()
+    site.wait_until(lambda: count_messages() == {site.queue(): 0, site.queue("other"): 1}, PATIENCE)
+
+
+class TestSlotsThatHang:
+    """The lease vouches for progress: what waits behind them is given back soon."""
+
+    @pytest.fixture(autouse=True)
+    def _soon(self, site: Site) -> None:
+        site.configure(tasklock={"PREFETCH_TIMEOUT": 3})
+
+    @pytest.mark.parametrize("pool", ["prefork", "threads"])
+    def test_what_waits_behind_them_runs_elsewhere(self, site: Site, pool: str) -> None:
+        """And what they run is delivered once: they may yet go on, and do not run then what was given back."""
+        gate, elsewhere = site.gate(), site.gate()
+        first = site.worker(concurrency=2, prefetch=2, pool=pool)
+        for key in ("hangs", "hangs too"):
+            site.publish("hold", key, until=gate)
+            site.started(key)
+        for key in ("waits", "waits too"):
+            site.publish("hold", key, until=elsewhere)
+        have(site, first, 4)
+        children = first.children() if pool == "prefork" else []
+        for child in children:
+            os.kill(child, signal.SIGSTOP)
+        second = site.worker(concurrency=3)  # with a slot for one that is given back once more
+        starts = [site.started(key, 1, PATIENCE) for key in ("waits", "waits too")]
+        assert {one.pid for one in starts} <= set(second.children())
+        have(site, first, 2, stuck=2)
+        assert "2 wait, and no slot of this worker has begun or ended anything for" in first.log()
+        assert count_stuck() == 2
+        renewed(site, first, times=1)
+        elsewhere.open()
+        second.terminate()
+        second.ended()
+        gate.open()
+        for child in children:
+            os.kill(child, signal.SIGCONT)
+        last = site.publish("hold", "after")
+        site.outcome(last, PATIENCE)  # the slots have come to what was given back, and fetch again
+        settled(site)
+        have(site, first, 0, stuck=0)
+        assert sorted(one.key for one in site.events("start")) == ["after", "hangs", "hangs too", "waits", "waits too"]
+
+    def test_a_task_whose_own_lock_has_ended_runs_elsewhere(self, site: Site) -> None:
+        """One without a lock, and one without a timeout, is delivered once however long it takes."""
+        site.configure(lease=3, timeout=3)
+        gate = site.gate()
+        first = site.worker(concurrency=3)
+        for key, once in (("ends", None), ("endless", {"timeout": None})):
+            site.publish("late_hold", key, until=gate, once=once)
+        site.publish("hold", "plain", until=gate)
+        for key in ("ends", "endless", "plain"):
+            site.started(key)
+        site.accepted(first, 3)
+        second = site.worker(concurrency=3)
+        assert site.started("ends", 2, PATIENCE).pid in second.children()
+        assert "late_hold[" in first.log().partition("its lock has ended by its timeout")[0].rpartition("messages:")[2]
+        have(site, first, 2, stuck=1)
+        gate.open()
+        settled(site)
+        assert sorted(one.key for one in site.events("start")) == ["endless", "ends", "ends", "plain"]

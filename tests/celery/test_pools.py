@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from tests.support.celery_site.journal import most_at_once
@@ -31,26 +29,11 @@ def pool(request):
     return request.param
 
 
-@pytest.fixture
-def worker(celery_site, pool):
-    """``worker(...)``: a worker with this pool; of solo two, so that there are two slots.
-
-    SQLite waits for its own lock without letting other greenlets run: no two of them may write to it at once here.
-    """
-
-    def start(concurrency=3, **options):
-        options = {"pool": pool, "concurrency": concurrency, "prefetch": 8, **options}
-        if pool == "solo":
-            celery_site.worker(**options)
-        return celery_site.worker(**options)
-
-    return start
-
-
 @pytest.mark.broker
-def test_bodies_that_end_by_themselves(celery_site, pool, worker):
+def test_bodies_that_end_by_themselves(celery_site, pool):
     celery_site.configure(lease=LEASE, task_acks_late=True)
-    worker(concurrency=1 if pool == "gevent" else 3)
+    # SQLite waits for its own lock without letting other greenlets run: no two of them may write to it at once here.
+    celery_site.worker(pool=pool, concurrency=3 if pool == "threads" else 1, prefetch=8)
     ran = [(begin(celery_site, how), *rest) for how, *rest in BY_ITSELF]
     for both, states, row, body in ran:
         for one in both:
@@ -58,45 +41,19 @@ def test_bodies_that_end_by_themselves(celery_site, pool, worker):
             one.left(states, row)
 
 
-def test_a_task_that_is_longer_than_its_lease_keeps_the_lock(celery_site, worker):
-    """The heartbeat renews: with gevent it is a greenlet."""
+def test_a_warm_shutdown_waits_for_a_task_that_is_longer_than_its_lease(celery_site, pool):
+    """It keeps the lock: the heartbeat renews, which with gevent is a greenlet."""
     celery_site.configure(lease=3)
-    worker()
-    one = Begun(celery_site, "once_video", "sits", True, {})
-    ends = one.started().time + 4
-    while time.monotonic() < ends:
-        info = celery_site.lock(one.name)
-        assert info is not None
-        assert info.task_id == one.result.id
-        time.sleep(0.02)
-    one.let_go()
-    one.left("SUCCESS", "ready")
-
-
-def test_warm_shutdown_waits_for_the_end(celery_site, pool):
-    celery_site.configure(lease=LEASE)
     server = celery_site.worker(pool=pool)
     one = Begun(celery_site, "once_video", "sits", True, {})
     one.started()
     server.terminate()
     celery_site.wait_until(lambda: "Warm shutdown" in server.log())
+    one.renewed(5)  # a third of the lease is between them
+    assert celery_site.lock(one.name).task_id == one.result.id
     one.let_go()
     one.left("SUCCESS", "ready")
     assert server.ended() == 0
-
-
-@pytest.mark.parametrize("pool", ["prefork", "gevent"], indirect=True)
-def test_a_late_heartbeat_is_logged(celery_site, pool):
-    """Gold standard 8.11: and the lock is not lost, if the lease is longer."""
-    celery_site.configure(lease=9)  # late is who is so by a third of it
-    server = celery_site.worker(pool=pool)
-    one = Begun(celery_site, "once_video", "hogs 7", True, {})  # and sits: the heartbeat gets its turn before the end
-    lines = celery_site.wait_until(lambda: [line for line in server.log().splitlines() if "heartbeat: " in line])
-    assert len(lines) == 1
-    assert "s late for " in lines[0]
-    one.let_go()
-    one.left("SUCCESS", "ready")
-    assert f"lock {one.name!r} was no longer ours" not in server.log()
 
 
 class TestGevent:
@@ -120,24 +77,31 @@ class TestGevent:
             assert celery_site.outcome(result)[0] == "SUCCESS"
         assert most_at_once(celery_site.events(key="a")) == 1
 
-    def test_hard_time_limit(self, celery_site):
-        celery_site.configure(lease=LEASE)
-        celery_site.worker(pool="gevent", concurrency=2)
-        for kind in KINDS:
-            one = Begun(celery_site, kind, "sits", True, {"time_limit": 0.5})
-            one.started()
-            one.left("FAILURE", "uploading")
-            assert one.told() == ["start", "raised"]
-
-    def test_revoked_while_it_runs(self, celery_site):
+    def test_a_hard_time_limit_and_a_revocation_while_it_runs(self, celery_site):
         celery_site.configure(lease=LEASE)
         server = celery_site.worker(pool="gevent", concurrency=2)
         for kind in KINDS:
-            one = Begun(celery_site, kind, "sits", True, {})
-            one.started()
-            revoke(celery_site, server, one.result.id, terminate=True)
-            one.left("REVOKED", "uploading")
-            assert one.told() == ["start", "raised"]
+            limited = Begun(celery_site, kind, "sits", True, {"time_limit": 0.5})
+            limited.left("FAILURE", "uploading")
+            revoked = Begun(celery_site, kind, "sits", True, {})
+            revoked.started()
+            revoke(celery_site, server, revoked.result.id, terminate=True)
+            revoked.left("REVOKED", "uploading")
+            assert limited.told() == revoked.told() == ["start", "raised"]
+
+    def test_a_late_heartbeat_is_logged(self, celery_site):
+        """Gold standard 8.11: and the lock is not lost, if the lease is longer."""
+        celery_site.configure(lease=9)  # late is who is so by a third of it
+        server = celery_site.worker(pool="gevent")
+        one = Begun(
+            celery_site, "once_video", "hogs 7", True, {}
+        )  # and sits: the heartbeat gets its turn before the end
+        lines = celery_site.wait_until(lambda: [line for line in server.log().splitlines() if "heartbeat: " in line])
+        assert len(lines) == 1
+        assert "s late for " in lines[0]
+        one.let_go()
+        one.left("SUCCESS", "ready")
+        assert f"lock {one.name!r} was no longer ours" not in server.log()
 
     @pytest.mark.broker
     def test_cold_shutdown_brings_back_what_it_interrupted(self, celery_site):

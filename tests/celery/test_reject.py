@@ -5,19 +5,19 @@ from __future__ import annotations
 import pytest
 from kombu import Queue
 
-from django_tasklock import TaskLockAcquireError
+from django_tasklock import ConcurrencyLimiter, TaskLockAcquireError
 from django_tasklock.celery.delivery import defer as busy
 from tests.support.celery_site.courier import Courier
-from tests.support.guards import held_by_another
+from tests.support.guards import elsewhere, held_by_another
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.rejecting_tasks", "tests.support.celery_site.once_tasks"]
 
 
-@pytest.mark.parametrize("pool", [pytest.param("prefork", marks=pytest.mark.quick), "threads"])
-def test_it_ends(celery_site, pool):
+@pytest.mark.quick
+def test_it_ends(celery_site):
     """On every Celery: with a state that is final, one line, and nothing of what belongs to a failure."""
-    worker = celery_site.worker(pool=pool, concurrency=2)
+    worker = celery_site.worker(concurrency=2)
     gate = celery_site.gate()
     with held_by_another("hold:a"):
         celery_site.publish("limited", "x", until=gate)
@@ -80,26 +80,26 @@ def test_one_without_results_stores_none(celery_site):
     assert celery_site.result(result).state == "PENDING"
 
 
-class TestARetry:
-    """Its work has begun: it is put off, not thrown away."""
+@pytest.mark.parametrize("word", ["reject", "skip"])
+def test_a_retry_that_finds_its_lock_busy_is_put_off(celery_site, monkeypatch, word):
+    """Its work has begun: it is not thrown away."""
+    monkeypatch.setattr(busy, "backoff", lambda *of: 0.01)
+    celery_site.configure(result_expires=None)  # what expires is set by a command that redis-py warns of
+    courier = Courier(celery_site)
+    with held_by_another("hold:a"):
+        result = celery_site.publish("rejecting", "a", once={"on_conflict": word}, options={"retries": 1})
+        courier.run()
+        assert result.state == "RETRY"
+    celery_site.wait_until(lambda: courier.run_all() and result.state == "SUCCESS")
+    assert len(celery_site.events("start", "a")) == 1
 
-    @pytest.mark.parametrize("task", ["rejecting", "once_skip", "limited"])
-    def test_that_finds_its_lock_busy(self, celery_site, monkeypatch, task):
-        monkeypatch.setattr(busy, "backoff", lambda *of: 0.01)
-        celery_site.configure(result_expires=None)  # what expires is set by a command that redis-py warns of
-        courier, gate = Courier(celery_site), celery_site.gate()
-        once = {"on_conflict": "skip"} if task == "once_skip" else None
-        with held_by_another("hold:a"):
-            if task == "limited":
-                worker = celery_site.worker(queues=("other",))
-                celery_site.publish("limited", "x", until=gate, options={"queue": celery_site.queue("other")})
-                celery_site.started("x")
-            name = "rejecting" if once else task
-            result = celery_site.publish(name, "a", once=once, options={"retries": 1})
-            courier.run()
-            assert result.state == "RETRY"
-        if task == "limited":
-            gate.open()
-            celery_site.wait_until(lambda: celery_site.events("end", "x") and "succeeded in" in worker.log())
-        celery_site.wait_until(lambda: courier.run_all() and result.state == "SUCCESS")
-        assert len(celery_site.events("start", "a")) == 1
+
+def test_a_retry_that_finds_no_permit_is_put_off(celery_site, monkeypatch):
+    monkeypatch.setattr(busy, "backoff", lambda *of: 0.01)
+    celery_site.configure(result_expires=None)
+    with ConcurrencyLimiter("hold", 1):
+        result = celery_site.publish("limited", "a", options={"retries": 1})
+        elsewhere(Courier(celery_site).run)
+        assert result.state == "RETRY"
+    celery_site.wait_until(lambda: Courier(celery_site).run_all() and result.state == "SUCCESS")
+    assert len(celery_site.events("start", "a")) == 1

@@ -13,7 +13,7 @@ SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site
 
 
 def test_each_word(celery_site):
-    celery_site.worker(concurrency=2)
+    celery_site.worker(concurrency=5)  # each waits for as long as its database lets it
     videos = {word: Video.objects.create() for word in ("queue", "coalesce", "retry", "reject", "skip")}
     results = {}
     with locked_row(*videos.values()):

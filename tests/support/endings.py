@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from itertools import pairwise
 from typing import Any
 
 from django_tasklock.celery import parked_messages
@@ -51,6 +52,17 @@ class Begun:
         """Seconds until another one may be published, if nothing more is heard of this one."""
         (key,) = self.site.locks.keys(f"task_lock:unique:*:{self.name}")
         return self.site.locks.pttl(key) / 1000
+
+    def renewed(self, times: int) -> None:
+        """Until its lock was renewed so often; it does not end before."""
+        left = [self.site.locks.pttl(f"task_lock:{self.name}")]
+
+        def so_often() -> bool:
+            left.append(self.site.locks.pttl(f"task_lock:{self.name}"))
+            assert left[-1] > 0
+            return sum(after > before for before, after in pairwise(left)) >= times
+
+        self.site.wait_until(so_often)
 
     @property
     def state(self) -> str:
