@@ -13,7 +13,6 @@ from celery import Celery, Task
 from celery.local import Proxy
 
 from django_tasklock import (
-    TaskLock,
     TaskLockError,
     concurrency_limited,
     current_lock,
@@ -74,8 +73,6 @@ class TestBound:
         task.delay(42, "sd")
         assert app.run() == ("SUCCESS", "video:42:sd")
         assert task.lock.name(42, "sd") == task.lock.name(video_id=42, quality="sd") == "video:42:sd"
-        with TaskLock("video:42:sd"):
-            assert task.lock.is_locked(42, "sd")
         assert lock_name(task, {}, (42, "sd"), {}) == "video:42:sd"  # what is cleaned up after a killed process
 
     @pytest.mark.parametrize("key", [*NAMES, None])
@@ -154,21 +151,6 @@ def test_a_task_as_celery_hands_it_out(app: OnceApp) -> None:
     assert len(spread(Proxy(lambda: task), [(42,), (43,)])) == 2
 
 
-def test_a_class_with_a_run_that_is_patched(app: OnceApp) -> None:
-    class Encode(OnceTask):
-        name = "definition.encode"
-        key = "video:{video_id}"
-
-        def run(this, video_id: int) -> Any:
-            return current_lock().name  # type: ignore[union-attr]
-
-    task = app.app.register_task(Encode())
-    patch_like_sentry(task)
-    assert task.lock.name(42) == task.lock_name(video_id=42) == "video:42"
-    task.delay(42)
-    assert app.run() == ("SUCCESS", "video:42")
-
-
 class Awaited:
     """An awaitable of somebody's own."""
 
@@ -180,29 +162,15 @@ async def work(video_id: int) -> str:
     pytest.fail("it ran without its lock")
 
 
-class Work:
-    async def __call__(self, video_id: int) -> str:
-        return await work(video_id)
-
-
-def named(function: Any) -> Any:
-    """Give an object what Celery asks a function for."""
-    function.__name__ = function.__qualname__ = "work"
-    function.__annotations__ = {}
-    return function
-
-
 class TestCoroutines:
     """A body that is not over when it returns: the lock would not cover it, and the row would be done already."""
 
     @pytest.mark.parametrize(
         "decorate", [task_lock("a"), concurrency_limited("a", 3), rate_limited("a", "100/s"), None]
     )
-    @pytest.mark.parametrize("form", ["async def", "object"])
-    def test_it_is_refused_when_the_task_is_bound(self, app: OnceApp, decorate: Any, form: str) -> None:
-        body = work if form == "async def" else named(Work())
+    def test_it_is_refused_when_the_task_is_bound(self, app: OnceApp, decorate: Any) -> None:
         with pytest.raises(TaskLockError, match=r"task once\.task.* coroutine function.*async_to_sync"):
-            app.task(body if decorate is None else decorate(body), base=OnceTask if decorate is None else Task)
+            app.task(work if decorate is None else decorate(work), base=OnceTask if decorate is None else Task)
 
     def test_a_task_without_our_decorators_is_none_of_our_business(self, app: OnceApp) -> None:
         assert app.task(work, base=Task).name in app.app.tasks
@@ -230,25 +198,16 @@ UNFINISHED: dict[str, Callable[[int], Any]] = {
 @pytest.mark.database
 @pytest.mark.django_db
 @pytest.mark.parametrize("unfinished", UNFINISHED)
-class TestUnfinished:
-    """What only a call can show fails that call, before its row is marked as done."""
-
-    def test_a_once_task(self, app: OnceApp, unfinished: str) -> None:
-        video = Video.objects.create(status="uploading")
-        task = app.task(lambda video_id: None, guard=ONCE, model=Video, pk="video_id", ignore_result=True)
-        type(task).run = staticmethod(UNFINISHED[unfinished])
-        task.delay(video.pk)
-        state, error = app.run()
-        assert (state, type(error)) == ("FAILURE", TaskLockError)
-        video.refresh_from_db()
-        assert video.status == "failed"
-
-    def test_a_decorated_function(self, unfinished: str) -> None:
-        video = Video.objects.create(status="uploading")
-        with pytest.raises(TaskLockError):
-            model_lock(Video, "video:{video_id}", pk="video_id", guard=ONCE)(UNFINISHED[unfinished])(video.pk)
-        video.refresh_from_db()
-        assert video.status == "failed"
+def test_what_only_a_call_can_show_fails_that_call(app: OnceApp, unfinished: str) -> None:
+    """Before its row is marked as done."""
+    video = Video.objects.create(status="uploading")
+    task = app.task(lambda video_id: None, guard=ONCE, model=Video, pk="video_id", ignore_result=True)
+    type(task).run = staticmethod(UNFINISHED[unfinished])
+    task.delay(video.pk)
+    state, error = app.run()
+    assert (state, type(error)) == ("FAILURE", TaskLockError)
+    video.refresh_from_db()
+    assert video.status == "failed"
 
 
 @pytest.mark.database

@@ -13,7 +13,7 @@ from kombu import Connection, Consumer, Producer, Queue
 
 from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.held import fetched_by
-from django_tasklock.celery.messages.index import CHUNK, Index
+from django_tasklock.celery.messages.index import Index
 from tests.support.redis_server import RedisServer
 from tests.support.sentinel import SERVICE, watched
 
@@ -89,19 +89,6 @@ def test_sentinel(tmp_path: Path) -> None:
         fetching = Fetching(Connection(url, transport_options={"master_name": SERVICE}))
         with servers.primary() as client:
             exercise(fetching, client)
-
-
-def test_thousands(redis_server: RedisServer) -> None:
-    """In a few commands."""
-    with redis.Redis.from_url(redis_server.url) as client, Connection(redis_server.url) as connection:
-        tags = [f"tag {number}" for number in range(10 * CHUNK)]
-        client.zadd("unacked_index", dict.fromkeys(tags, 1.0))
-        index = Index(connection, LEASE, 5)
-        client.config_resetstat()
-        index.renew(tags)
-        assert client.info("commandstats")["cmdstat_zadd"]["calls"] == 10
-        assert client.zcount("unacked_index", 2, "+inf") == len(tags)
-        index.close()
 
 
 def test_a_server_that_does_not_answer(redis_server: RedisServer) -> None:

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from celery import chain
 from celery.contrib.django.task import DjangoTask
 from django.db import connection, transaction
 
@@ -107,30 +106,6 @@ class TestTries:
         assert "delay_on_commit" in str(error)
         assert not TaskLock(f"video:{PK}").locked()
         assert app.all() == []
-
-    def test_a_later_retry_of_the_body_has_its_own_patience(self, app, make, clock):
-        def body(pk: int) -> None:
-            Video.objects.filter(pk=pk).delete()
-            raise tasks[0].retry(countdown=0)
-
-        tasks = [make(body)]
-        tasks[0].delay(PK)
-        assert app.run()[1].when == 0.5
-        Video.objects.create(pk=PK)
-        assert app.run()[1].when == 0
-        clock[0] += 100
-        assert app.run()[1].when == 0.5
-        assert app.take().headers["retries"] == 1
-
-    def test_links_and_chains_are_kept(self, app, make):
-        task, after = make(), app.task(base=DjangoTask)
-        chain(task.si(PK), after.si("chained")).apply_async(link=after.si("linked"))
-        assert app.run()[0] == "RETRY"
-        Video.objects.create(pk=PK)
-        assert app.run() == ("SUCCESS", "ran")
-        for _ in range(2):
-            assert app.run() == ("SUCCESS", "ran")
-        assert sorted(args[0] for args, _ in app.calls) == ["chained", "linked"]
 
     def test_no_lock_is_kept_but_the_one_of_publication(self, app):
         task = app.task(lambda pk: "ran", key="video:{pk}", guard=GUARD, model=Video, unique="until_start")

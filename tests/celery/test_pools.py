@@ -1,4 +1,4 @@
-"""The pools beside prefork: threads, solo and gevent. All tasks of such a worker share one process."""
+"""The pools beside prefork: all tasks of such a worker share one process, and each keeps its lock until it ends."""
 
 from __future__ import annotations
 
@@ -11,34 +11,11 @@ from tests.support.pools import OTHERS, needs
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
 
-BY_ITSELF = [
-    # how it ends, its result, the row, what its body did
-    ("returns", "SUCCESS", "ready", "start end"),
-    ("raises", "FAILURE", "failed", "start raised"),
-    ("ignores", "PENDING", "failed", "start raised"),
-    ("rejects", "PENDING FAILURE", "failed", "start raised"),
-    ("requeues", "SUCCESS", "ready", "start raised start end"),
-    ("retries", "SUCCESS", "ready", "start raised start end"),
-    ("autoretries", "SUCCESS", "ready", "start raised start end"),
-]
-
 
 @pytest.fixture(params=OTHERS)
 def pool(request):
     needs(request.param)
     return request.param
-
-
-@pytest.mark.broker
-def test_bodies_that_end_by_themselves(celery_site, pool):
-    celery_site.configure(lease=LEASE, task_acks_late=True)
-    # SQLite waits for its own lock without letting other greenlets run: no two of them may write to it at once here.
-    celery_site.worker(pool=pool, concurrency=3 if pool == "threads" else 1, prefetch=8)
-    ran = [(begin(celery_site, how), *rest) for how, *rest in BY_ITSELF]
-    for both, states, row, body in ran:
-        for one in both:
-            celery_site.wait_until(lambda one=one, body=body: one.told() == body.split())
-            one.left(states, row)
 
 
 def test_a_warm_shutdown_waits_for_a_task_that_is_longer_than_its_lease(celery_site, pool):
