@@ -153,23 +153,19 @@ class TestTransactions:
         assert Note.objects.count() == 1
 
     def test_a_signals_receiver_may_write_although_the_claim_was_refused(self):
-        video, ready = Video.objects.create(), Video.objects.create(status="ready")
+        video = Video.objects.create()
         stale, _ = take(video), take(video)
 
         def note(**details):
             Note.objects.create(video=video, text="told")
 
-        for sent in (claim_stale, claim_rejected):
-            sent.connect(note)
+        claim_stale.connect(note)
         try:
             with pytest.raises(StaleClaim), stale.transaction():
                 pass
-            with pytest.raises(GuardRejected):
-                take(ready)
         finally:
-            for sent in (claim_stale, claim_rejected):
-                sent.disconnect(note)
-        assert elsewhere(Note.objects.count) == 2
+            claim_stale.disconnect(note)
+        assert elsewhere(Note.objects.count) == 1
 
 
 @pytest.mark.django_db(transaction=False)
@@ -177,8 +173,7 @@ class TestTestCase:
     """In a ``TestCase``, which is one transaction, everything works but the commits."""
 
     @both
-    @pytest.mark.parametrize("error", [None, ValueError])
-    def test_a_whole_call(self, model, error):
+    def test_a_whole_call(self, model):
         row = model.objects.create()
 
         def body(claim):
@@ -186,18 +181,12 @@ class TestTestCase:
             claim.update(progress=40)
             with claim.transaction():
                 claim.update(progress=50)
-            if error:
-                raise error("no such codec")
             return "done"
 
         work = locked_body(model, body)
-        if error:
-            with pytest.raises(error):
-                work(row.pk)
-        else:
-            assert work(row.pk) == "done"
-            assert work(row.pk)["reason"] == "invalid_state"
-        assert states(row)[:2] == ("failed" if error else "ready", 50)
+        assert work(row.pk) == "done"
+        assert states(row)[:2] == ("ready", 50)
+        assert work(row.pk)["reason"] == "invalid_state"
 
     def test_a_transaction_of_the_codes_own_is_still_refused(self):
         video = Video.objects.create()
@@ -420,17 +409,10 @@ class TestChangedRows:
         connection.close()
 
     @both
-    def test_a_row_that_has_the_state_already_is_claimed(self, model):
-        row = model.objects.create(status="processing")
-        claim = take(row)
-        claim.finish()
-        assert states(row)[0] == "ready"
-
-    @both
     def test_writing_what_is_there_already_is_no_stale_write(self, model):
-        row = model.objects.create()
-        claim = take(row)
+        row = model.objects.create(status="processing")
         with heard(claim_stale) as told:
+            claim = take(row)
             claim.update(progress=0)
             with transaction.atomic():
                 claim.update(progress=0)

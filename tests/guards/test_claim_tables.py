@@ -85,13 +85,15 @@ class TestParents:
 class TestRefusedAtFirstUse:
     """What the checks say too, but a worker runs no checks."""
 
-    def test_state_and_token_in_the_parents_table(self):
+    def test_a_state_that_there_is_not_or_only_in_the_parents_table(self):
         row = Sequel.objects.create()
         with pytest.raises(TaskLockError, match="testapp.Sequel.status is no column of its own table"):
             take(row)
         with pytest.raises(TaskLockError, match=r"testapp\.Sequel\.status"):
             revoke_claim(Sequel, row.pk, GUARD, "x", "failed", "forced")
         take(Feature.objects.get(pk=row.pk)).finish()
+        with pytest.raises(TaskLockError, match="names 'stage', which is no field of it"):
+            take(row, StateGuard(field="stage", claim_from=["a"], claim_as="b"))
 
     def test_an_exclusion_over_a_join(self):
         """On PostgreSQL two such claims both succeed: the subquery is not evaluated again for who waited."""
@@ -124,8 +126,3 @@ class TestRefusedAtFirstUse:
         for thread in threads:
             thread.join(60)
         assert len(won) == 1
-
-    def test_a_state_that_there_is_not(self):
-        clip = Clip.objects.create(channel=Channel.objects.create())
-        with pytest.raises(TaskLockError, match="names 'stage', which is no field of it"):
-            take(clip, StateGuard(field="stage", claim_from=["a"], claim_as="b"))

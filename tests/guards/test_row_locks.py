@@ -82,22 +82,13 @@ class TestTheClaim:
             assert (caught.value.reason, caught.value.state) == ("row_locked", None)
             assert [(one["pk"], one["state"], one["reason"]) for one in told] == [(row.pk, None, "row_locked")]
             assert waits() == before, "the session is as it was"
+            name = f"row-locks:{row.pk}"
+            assert call(row) == {"status": "skipped", "reason": "row_locked", "name": name, "state": None}
             with pytest.raises(GuardRejected):
                 call(row, on_conflict="wait")
+            assert not TaskLock(name).locked()
         Claim.take(Video, row.pk, GUARD, new_token()).finish()
         assert states(row)[0] == "ready"
-
-    def test_a_call_is_skipped_with_that_reason(self):
-        video = Video.objects.create()
-        with locked_row(video):
-            skipped = call(video)
-        assert skipped == {
-            "status": "skipped",
-            "reason": "row_locked",
-            "name": f"row-locks:{video.pk}",
-            "state": None,
-        }
-        assert not TaskLock(f"row-locks:{video.pk}").locked()
 
     def test_a_row_that_is_not_committed_yet_is_missing(self):
         """MySQL waits for it, and SQLite for its file; whoever is skipped for a lock is not tried again."""

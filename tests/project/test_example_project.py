@@ -10,9 +10,8 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -52,49 +51,51 @@ def answer(**found):
     print(json.dumps(found, default=str))
 """
 
-Run = Callable[[str], Any]
+pytestmark = pytest.mark.slow
+
+
+class Site(NamedTuple):
+    """The example, with data and a Redis of its own."""
+
+    environment: dict[str, str]
+
+    def python(self, *arguments: str) -> str:
+        """What a process of it prints."""
+        done = subprocess.run(
+            [sys.executable, "-W", "error", *arguments],
+            cwd=SITE,
+            env=self.environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def run(self, script: str) -> Any:
+        """What a script inside of it answers."""
+        return json.loads(self.python("-c", PRELUDE + script).splitlines()[-1])
 
 
 @pytest.fixture
-def site(tmp_path: Path, redis_server: RedisServer) -> dict[str, str]:
-    """The environment of the example's processes."""
-    paths = os.pathsep.join([str(SITE), str(ROOT)])
-    url = f"redis://127.0.0.1:{redis_server.port}"
+def site(tmp_path: Path, redis_server: RedisServer) -> Site:
     names = {
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "DATA_DIR": str(tmp_path),
-        "REDIS_URL": url,
-        "PYTHONPATH": paths,
+        "REDIS_URL": f"redis://127.0.0.1:{redis_server.port}",
+        "PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)]),
     }
-    return {**os.environ, **names}
+    return Site({**os.environ, **names})
 
 
-@pytest.fixture
-def run(site: dict[str, str]) -> Run:
-    """Run a script inside the example and return what it answered."""
-
-    def run(script: str) -> Any:
-        return json.loads(python(site, "-c", PRELUDE + script).splitlines()[-1])
-
-    return run
+def test_checks_pass_and_no_migration_is_missing(site: Site) -> None:
+    assert "no issues" in site.python("manage.py", "check", "--fail-level", "WARNING")
+    assert "No changes" in site.python("manage.py", "makemigrations", "--check", "--dry-run")
 
 
-def python(environment: dict[str, str], *arguments: str) -> str:
-    command = [sys.executable, "-W", "error", *arguments]
-    done = subprocess.run(command, cwd=SITE, env=environment, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-@pytest.mark.slow
-def test_checks_pass_and_no_migration_is_missing(site: dict[str, str]) -> None:
-    assert "no issues" in python(site, "manage.py", "check", "--fail-level", "WARNING")
-    assert "No changes" in python(site, "manage.py", "makemigrations", "--check", "--dry-run")
-
-
-@pytest.mark.slow
-def test_an_upload_becomes_a_stream_once(run: Run) -> None:
-    found = run("""
+def test_an_upload_becomes_a_stream_once(site: Site) -> None:
+    found = site.run("""
 from demokit import streams
 uploaded = upload(sample)
 video = Video.objects.get()
@@ -130,9 +131,8 @@ answer(
     assert found["segment"] == "video/mp2t"
 
 
-@pytest.mark.slow
-def test_a_worker_that_was_overtaken_publishes_nothing(run: Run) -> None:
-    found = run("""
+def test_a_worker_that_was_overtaken_publishes_nothing(site: Site) -> None:
+    found = site.run("""
 from django.db.models import F
 with sample.open("rb") as stream:
     video = Video.objects.create(title="Overtaken", upload=File(stream, sample.name))
@@ -157,9 +157,8 @@ answer(error=type(error).__name__, row=(video.status, video.progress, video.hls_
     assert found["left"] == []
 
 
-@pytest.mark.slow
-def test_what_is_not_a_video_fails_and_may_be_tried_again(run: Run) -> None:
-    found = run("""
+def test_what_is_not_a_video_fails_and_may_be_tried_again(site: Site) -> None:
+    found = site.run("""
 broken = Path(settings.DATA_DIR) / "broken.mp4"
 broken.write_text("#EXTM3U\\n#EXTINF:10.0,\\nfile:///etc/passwd\\n")  # a playlist in disguise is not opened either
 upload(broken)
@@ -175,10 +174,9 @@ answer(first=first, outcomes=list(Attempt.objects.values_list("outcome", flat=Tr
     assert found["videos"] == 1
 
 
-@pytest.mark.slow
-def test_limits_and_health(run: Run) -> None:
+def test_limits_and_health(site: Site) -> None:
     """The API is called no more often than it allows, and a transcode has a permit and no connection meanwhile."""
-    found = run("""
+    found = site.run("""
 from demokit import others
 from django.db import connection
 from django.test import override_settings

@@ -175,7 +175,7 @@ except ImproperlyConfigured as error:
         assert said.startswith("INSTALLED_APPS has no 'django_tasklock': add it, and run manage.py migrate")
 
     def test_works_while_the_apps_are_being_loaded(self, tmp_path):
-        """From an app's package, its config and its models, decorating on the way."""
+        """From an app's package and its models, decorating on the way."""
         videos = tmp_path / "videos"
         videos.mkdir()
         (videos / "__init__.py").write_text(
@@ -184,18 +184,12 @@ except ImproperlyConfigured as error:
             "@task_lock('video:{video_id}')\n"
             "def early(video_id): return current_lock().name\n"
         )
-        (videos / "apps.py").write_text(
-            "from django.apps import AppConfig\n"
-            "from django_tasklock import StateGuard, model_lock\n"
-            "guard = StateGuard(claim_from=['new'], claim_as='running')\n"
-            "@model_lock('videos.Video', 'video:{pk}', guard=guard)\n"
-            "def process(pk): pass\n"
-            "class VideosConfig(AppConfig): name = 'videos'\n"
-        )
         (videos / "models.py").write_text(
             "from django.db import models\n"
-            "from django_tasklock import TaskLock, task_lock\n"
+            "from django_tasklock import StateGuard, model_lock, task_lock\n"
             "from django_tasklock.models import GuardedModel\n"
+            "@model_lock('videos.Video', 'video:{pk}', guard=StateGuard(claim_from=['new'], claim_as='running'))\n"
+            "def process(pk): pass\n"
             "class Video(GuardedModel):\n"
             "    status = models.CharField(max_length=20)\n"
             "    @task_lock(lambda self: f'video:{self.pk}')\n"
