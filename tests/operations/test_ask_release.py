@@ -27,6 +27,18 @@ def store(request, settings) -> Iterator[str]:
     yield from in_store(request.param, settings)
 
 
+@model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
+def work(pk: int, raises: tuple[Exception, ...] | None) -> None:
+    """Is asked for its lock, and ends by that: as it is, or in a group as ``asyncio.TaskGroup`` makes them."""
+    assert ask_release(f"video:{pk}", by=BY)
+    try:
+        current_lock().ensure_held()
+    except ReleaseAsked as asked:
+        if raises is None:
+            raise
+        raise ExceptionGroup("of the body", [ExceptionGroup("of its part", [asked]), *raises]) from None
+
+
 def test_the_heartbeat_brings_it(store):
     with heard(signals.lock_asked) as told, TaskLock("video:1", lease=3) as lock:
         assert not lock.asked
@@ -71,40 +83,6 @@ def test_in_a_coroutine_it_is_awaited(store):
     asyncio.run(body())
 
 
-def test_a_guarded_row_is_given_back(store):
-    video = Video.objects.create()
-
-    @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
-    def work(pk: int) -> None:
-        assert ask_release(f"video:{pk}", by=BY)
-        current_lock().ensure_held()
-
-    with pytest.raises(ReleaseAsked):
-        work(video.pk)
-    video.refresh_from_db()
-    assert (video.status, video.lock_token) == (GUARD.retry, "")
-    assert get_lock(f"video:{video.pk}").lock is None
-
-
-@pytest.mark.parametrize("besides", [(), (ValueError("no such codec"),)], ids=["alone", "among others"])
-def test_a_row_whose_group_of_tasks_was_ended_by_it_is_given_back(store, besides):
-    """``asyncio.TaskGroup`` raises it in a group; with errors of its own beside it the body has failed."""
-    video = Video.objects.create()
-
-    @model_lock(Video, "video:{pk}", pk="pk", guard=GUARD)
-    def work(pk: int) -> None:
-        assert ask_release(f"video:{pk}", by=BY)
-        try:
-            current_lock().ensure_held()
-        except ReleaseAsked as asked:
-            raise ExceptionGroup("of the body", [ExceptionGroup("of its part", [asked]), *besides]) from None
-
-    with pytest.raises(ExceptionGroup):
-        work(video.pk)
-    video.refresh_from_db()
-    assert (video.status, video.lock_token) == (GUARD.failed if besides else GUARD.retry, "")
-
-
 def test_the_next_holder_is_not_asked(store):
     first = an_ask("video:1")
     granted(get_backend().acquire(first))
@@ -115,3 +93,14 @@ def test_the_next_holder_is_not_asked(store):
     assert ask_release("video:1", by=BY, fingerprint="0" * 12).outcome is Outcome.CHANGED_HANDS
     assert ask_release("video:2", by=BY).outcome is Outcome.NOT_HELD
     assert acts() == []
+
+
+@pytest.mark.parametrize("raises", [None, (), (ValueError("no such codec"),)], ids=["itself", "a group", "with others"])
+def test_a_guarded_row_is_given_back(store, raises):
+    """With errors of its own in the group the body has failed."""
+    video = Video.objects.create()
+    with pytest.raises(ReleaseAsked if raises is None else ExceptionGroup):
+        work(video.pk, raises)
+    video.refresh_from_db()
+    assert (video.status, video.lock_token) == (GUARD.failed if raises else GUARD.retry, "")
+    assert get_lock(f"video:{video.pk}").lock is None

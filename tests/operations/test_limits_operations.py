@@ -47,10 +47,6 @@ def view(name: str) -> LimitView:
     return found
 
 
-def known(text: str) -> list[str]:
-    return [one.name for one in list_limits(text).limits]
-
-
 class TestLooking:
     def test_one_that_only_some_code_has(self, kept: str, name: str) -> None:
         """No setting names it: its rates are those of its last caller."""
@@ -60,7 +56,6 @@ class TestLooking:
         assert limiter.try_acquire() is None
         seen = view(name)
         assert (seen.rates, seen.configured) == (("3/h", "2/m"), False)
-        assert seen.usage is not None
         assert [(one.rate, one.limit, one.used, one.ahead) for one in seen.usage.windows] == [
             ("3/h", 3, 2, 1),
             ("2/m", 2, 2, 1),
@@ -97,14 +92,10 @@ class TestLooking:
         for one in names:
             RateLimiter(one, "5/m").reserve()
             time.sleep(0.003)  # the last use is known to the millisecond
-        seen: list[str] = []
-        offset: int | None = 0
-        while offset is not None:
-            page = list_limits(name, offset=offset, limit=2)
-            assert page.total == 5
-            seen += [one.name for one in page.limits]
-            offset = page.next
-        assert seen == known(name)
+        pages = [list_limits(name, offset=offset, limit=2) for offset in (0, 2, 4)]
+        assert [(page.total, page.next) for page in pages] == [(5, 2), (5, 4), (5, None)]
+        seen = [one.name for page in pages for one in page.limits]
+        assert seen == [one.name for one in list_limits(name).limits]
         assert sorted(seen) == names
         for limit, start in ((0, 0), (201, 0), (10, -1)):
             with pytest.raises(TaskLockError, match="limit must be"):
@@ -122,24 +113,8 @@ class TestLooking:
 
 
 class TestActing:
-    def test_reset(self, kept: str, name: str) -> None:
-        """Also of one that this process knows only from the store."""
-        limiter = RateLimiter(name, "2/m")
-        for _ in range(3):
-            limiter.reserve()
-        limiter.penalize(30)
-        result = reset_limit(name, by=ME, reason="new month")
-        assert (result.outcome, bool(result)) == (LimitOutcome.RESET, True)
-        seen = view(name)
-        assert seen.usage is not None
-        assert (seen.state, seen.waiting, seen.usage.used, seen.usage.paused) == (LimitState.OPEN, 0, 0, 0)
-        [act] = get_limit(name).history
-        assert (act.actor, act.action, act.reason) == ("somebody", "reset_limit", "new month")
-        assert "2 used and 1 ahead of 2/m" in act.outcome
-        assert limiter.try_acquire() is not None
-
-    def test_change(self, kept: str, name: str) -> None:
-        """It is in force for the limiter's own callers at once, and until it is changed back."""
+    def test_change_and_reset(self, kept: str, name: str) -> None:
+        """In force for the limiter's own callers at once; also of one that is known only from the store."""
         limiter = RateLimiter(name, "10/m")
         limiter.acquire()
         result = change_limit(name, 0.3, by=ME)
@@ -147,12 +122,18 @@ class TestActing:
         limiter.acquire()
         limiter.acquire()
         assert limiter.try_acquire() is None
-        seen = view(name)
-        assert seen.usage is not None
-        assert (seen.usage.windows[0].limit, seen.usage.share) == (3, 0.3)
+        assert view(name).usage.windows[0].limit == 3
         assert change_limit(name, 1, by=ME).before == 0.3
         assert limiter.try_acquire() is not None
-        assert [act.action for act in get_limit(name).history] == ["change_limit"] * 2
+        limiter.penalize(30)
+        result = reset_limit(name, by=ME, reason="new month")
+        assert (result.outcome, bool(result)) == (LimitOutcome.RESET, True)
+        seen = view(name)
+        assert (seen.state, seen.waiting, seen.usage.used, seen.usage.paused) == (LimitState.OPEN, 0, 0, 0)
+        last, *others = get_limit(name).history
+        assert (last.actor, last.action, last.reason) == ("somebody", "reset_limit", "new month")
+        assert "4 used and 0 ahead of 10/m" in last.outcome
+        assert [act.action for act in others] == ["change_limit"] * 2
         for share in (0, 1.01, -1, True, float("nan")):
             with pytest.raises(TaskLockError, match="share"):
                 change_limit(name, share, by=ME)

@@ -8,12 +8,11 @@ import time
 from typing import Any
 
 import pytest
+import redis
 
-from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
 from django_tasklock.backends.memory import reset
-from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
 from tests.support.guards import GUARD, ONCE, no_guards
@@ -62,19 +61,6 @@ def lock_row(pk: int) -> str:
     return f"testapp.video:{pk}"
 
 
-def test_a_live_claimed_row_is_looked_at_and_left_alone(store: str) -> None:
-    guarded_function()
-    row = Video.objects.create()
-    with TaskLock(f"video:{row.pk}") as lock:
-        lock.row = lock_row(row.pk)
-        claim = Claim.take(Video, row.pk, GUARD, lock.token)
-        report = swept()
-        claim.update(progress=100)
-    assert tally_of(report) == {}
-    assert report.looked_at["rows"] == 1
-    assert report.looked_at["locks"] == 1
-
-
 @in_every_store
 def test_expired_entries_are_forgotten_and_only_they(store: str) -> None:
     for number in range(5):
@@ -119,6 +105,13 @@ def test_a_lock_of_a_dead_process_is_released_and_its_row_put_back(store: str) -
     assert tally_of(swept()) == {}
 
 
+def test_whoever_is_elsewhere_or_no_process_is_not_dead(store: str) -> None:
+    hold("elsewhere", ELSEWHERE)
+    hold("nobody", "{}")
+    hold("unique", holders.message_json("a.task", "an-id"))
+    assert tally_of(swept()) == {}
+
+
 def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
     """gold standard 8.18: the same host name and the same pid after a restart."""
     ours = json.loads(holders.holder_json())
@@ -130,44 +123,23 @@ def test_a_process_with_the_same_pid_is_another_one(store: str) -> None:
     assert get_backend().get("now") is not None
 
 
-def test_what_a_message_holds_has_no_process(store: str) -> None:
-    hold("unique", holders.message_json("a.task", "an-id"))
-    assert tally_of(swept()) == {}
-
-
-def test_a_process_elsewhere_is_never_taken_for_dead(store: str) -> None:
-    hold("elsewhere", ELSEWHERE)
-    hold("nobody", "{}")
-    assert tally_of(swept()) == {}
-
-
 def test_a_lock_without_expiry_is_given_one(store: str) -> None:
-    import redis
-
+    """gold standard 8.44: storage that was changed by hand, too."""
     with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as client:
         hold("forever", timeout=30_000)
         hold("short", timeout=90_000)
         client.persist("task_lock:forever")
         client.persist("task_lock:short")
-        assert tally_of(swept(dry_run=True)) == {"no_expiry": (2, 2, 0, 0)}
-        assert client.ttl("task_lock:forever") == -1
-        assert tally_of(swept()) == {"no_expiry": (2, 2, 0, 0)}
-        assert 59 <= client.ttl("task_lock:forever") <= 60, "at least a lease"
-        assert 85 <= client.ttl("task_lock:short") <= 90, "what is left of its timeout"
-        assert tally_of(swept()) == {}
-
-
-def test_a_value_that_is_not_ours_is_given_the_timeout(store: str) -> None:
-    """gold standard 8.44: storage that was changed by hand."""
-    import redis
-
-    with redis.Redis.from_url(os.environ["TASKLOCK_TEST_REDIS"]) as client:
         lapsed("theirs")
         client.set("task_lock:theirs", "by hand")
-        report = swept()  # the entry of what lapsed is found to be that of a lock without expiry
-        assert tally_of(report) == {"no_expiry": (1, 1, 0, 0)}
+        assert tally_of(swept(dry_run=True))["no_expiry"] == (2, 2, 0, 0)
+        assert client.ttl("task_lock:forever") == -1
+        assert tally_of(swept()) == {"no_expiry": (3, 3, 0, 0)}, "the entry of what lapsed is found to be of no expiry"
+        assert 59 <= client.ttl("task_lock:forever") <= 60, "at least a lease"
+        assert 85 <= client.ttl("task_lock:short") <= 90, "what is left of its timeout"
         assert 3590 <= client.ttl("task_lock:theirs") <= 3600
         assert client.get("task_lock:theirs") == b"by hand"
+        assert tally_of(swept()) == {}
 
 
 @in_every_store
@@ -186,18 +158,12 @@ def test_a_claimed_row_without_a_lock_is_put_back(store: str) -> None:
     assert tally_of(swept()) == {}
 
 
-def test_a_row_that_its_body_has_moved_on_is_put_back_too(store: str) -> None:
-    """A claimed row is the one that has a token, whatever its state."""
-    guarded_function(guard=GUARD)
-    row = claimed(state="transcoding")
-    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
-    assert state(row) == ("processing", "", 2)
-
-
 @pytest.mark.parametrize("evidence", ["token", "row", "name"])
 def test_a_row_that_any_live_lock_speaks_for_is_left_alone(store: str, evidence: str) -> None:
+    """Its state does not matter: a claimed row is the one that has a token."""
     guarded_function(name="video:{video_id}" if evidence == "name" else "some:{video_id.__class__}:other")
-    row = claimed()
+    row, moved_on = claimed(), claimed(state="transcoding")
+    hold("by its body", row=lock_row(moved_on.pk))
     if evidence == "token":
         token = hold("chosen by the caller")
         Video.objects.filter(pk=row.pk).update(lock_token=token)
@@ -207,10 +173,20 @@ def test_a_row_that_any_live_lock_speaks_for_is_left_alone(store: str, evidence:
         hold(f"video:{row.pk}")
     report = swept()
     assert "abandoned" not in tally_of(report)
-    assert report.looked_at["rows"] == 1
+    assert report.looked_at["rows"] == 2
+    get_backend().remove("by its body")
+    assert tally_of(swept()) == {"abandoned": (1, 1, 0, 0)}
+    assert state(moved_on) == ("processing", "", 2)
 
 
 def test_a_row_without_a_token_is_put_back_if_its_lock_is_free(store: str) -> None:
+    """Whose lock may have another name is not judged."""
+    guarded_function(PlainVideo, name="video:{video_id}:{video_id.__class__}", guard=ONCE)
+    guarded_function(PlainVideo, name="constant", guard=ONCE)
+    claimed(PlainVideo)
+    assert tally_of(swept()) == {}
+    PlainVideo.objects.all().delete()
+    no_guards()
     guarded_function(PlainVideo, guard=ONCE)
     free, busy = claimed(PlainVideo), claimed(PlainVideo)
     hold(f"video:{busy.pk}")
@@ -219,13 +195,6 @@ def test_a_row_without_a_token_is_put_back_if_its_lock_is_free(store: str) -> No
     busy.refresh_from_db()
     assert (free.status, busy.status) == ("uploading", "processing")
     assert get_backend().get(f"video:{free.pk}") is None
-
-
-def test_a_row_without_a_token_whose_lock_has_another_name_is_not_judged(store: str) -> None:
-    guarded_function(PlainVideo, name="video:{video_id}:{video_id.__class__}", guard=ONCE)
-    guarded_function(PlainVideo, name="constant", guard=ONCE)
-    claimed(PlainVideo)
-    assert tally_of(swept()) == {}
 
 
 def test_of_two_guards_that_put_back_differently_none_is_chosen(store: str) -> None:
@@ -272,7 +241,7 @@ def test_a_guard_whose_model_is_gone_is_reported(store: str) -> None:
 
 @pytest.mark.redis
 @pytest.mark.database
-def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any) -> None:
+def test_with_a_cache_that_cannot_list_rows_are_swept_and_in_memory_not(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.cache.CacheBackend"}
     no_guards()
     clear("redis")
@@ -285,19 +254,11 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_all_the_same(settings: Any
     assert state(free)[0] == "uploading"
     assert state(busy)[0] == "processing"
     assert any("cannot list" in note for note in report.left_out)
-
-
-@pytest.mark.database
-def test_with_locks_of_one_process_rows_are_not_judged(settings: Any) -> None:
     settings.TASKLOCK = {"BACKEND": "django_tasklock.backends.memory.MemoryBackend"}
     reset()
-    no_guards()
-    guarded_function(guard=ONCE)
-    row = claimed()
     report = swept()
-    assert tally_of(report) == {}
+    assert tally_of(report) == {}, "rows are not judged by locks of one process"
     assert any("one process" in note for note in report.left_out)
-    assert state(row)[0] == "processing"
 
 
 @in_every_store

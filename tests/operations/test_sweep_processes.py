@@ -17,7 +17,7 @@ from django_tasklock.operations.sweep import restoring
 from tests.support import sweeper
 from tests.support.celery_site import sweep_tasks
 from tests.support.celery_site.courier import Courier
-from tests.support.sweeping import claimed, dead_holder, found, hold, lapsed, swept, tally_of
+from tests.support.sweeping import claimed, dead_holder, found, hold, swept, tally_of
 from tests.testapp.models import PlainVideo, Track, Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.sweep_fixtures"]
@@ -155,33 +155,6 @@ def test_a_stopped_holder_is_not_a_dead_one(celery_site, only) -> None:
         process.send_signal(signal.SIGKILL)
         process.wait()
         assert tally_of(swept()) == {"dead": (1, 1, 0, 0)}
-
-
-def test_a_worker_that_was_killed_leaves_its_row_to_the_next_sweep(celery_site, only) -> None:
-    """gold standard 8.20: the sweep runs before the workers do, and the first task finds nothing stale."""
-    only("swept_video")
-    row = Video.objects.create()
-    worker = celery_site.worker()
-    celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk, until=celery_site.gate())
-    start = celery_site.started(row.pk)
-    worker.kill()
-    assert state(row) == ("processing", 1)
-    lapsed("stale:1")
-    hold("stale:2", dead_holder())
-    report = swept()
-    assert tally_of(report) == {"dead": (2, 2, 0, 0)}
-    assert str(start.pid) in found(swept_of(report, f"swept:{row.pk}"), "dead").why
-    assert state(row) == ("uploading", 2)
-    celery_site.app.control.purge()
-    celery_site.worker()
-    result = celery_site.publish("tests.support.celery_site.sweep_tasks.swept_video", video_id=row.pk)
-    assert celery_site.outcome(result)[1] == {"status": "success", "key": row.pk}
-
-
-def swept_of(report: Any, name: str) -> Any:
-    import dataclasses
-
-    return dataclasses.replace(report, findings=tuple(one for one in report.findings if one.name == name))
 
 
 # Killed sweeps

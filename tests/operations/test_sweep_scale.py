@@ -28,7 +28,7 @@ EXPIRED, LIVE, DEAD = 20_000, 3_000, 1_500
 
 
 INDEX = "task_lock#index"
-AT_ONCE = 10_000
+
 NOBODY = 4_194_305  # a pid beyond the most that Linux gives
 
 
@@ -39,20 +39,16 @@ def seed(url: str, expired: int, live: int, dead: int) -> None:
     elsewhere = json.dumps({**holder, "host": "elsewhere", "boot": "0", "proc": "0:0"}, separators=(",", ":"))
     with redis.Redis.from_url(url) as client:
         now = int(client.time()[0]) * 1000  # type: ignore[index]
-        for start in range(0, expired, AT_ONCE):
-            keys = {f"task_lock:old:{number}": number for number in range(start, min(expired, start + AT_ONCE))}
-            client.zadd(INDEX, {key: now - 3_600_000 + number for key, number in keys.items()})
-        for start in range(0, live, AT_ONCE):
-            pipe = client.pipeline(transaction=False)
-            scores = {}
-            for number in range(start, min(live, start + AT_ONCE)):
-                who = ended if number < dead else elsewhere
-                value = f'{{"token":"{number:032x}","holder":{who},"at":{now + number // 100},"fence":{number}'
-                value += f',"until":{now + 7_200_000}}}'
-                scores[f"task_lock:live:{number}"] = ends = now + 3_600_000 + number // 100
-                pipe.set(f"task_lock:live:{number}", value, pxat=ends)  # as in the scripts: the index says when it ends
-            pipe.execute()
-            client.zadd(INDEX, scores)
+        pipe = client.pipeline(transaction=False)
+        pipe.zadd(INDEX, {f"task_lock:old:{number}": now - 3_600_000 + number for number in range(expired)})
+        for number in range(live):
+            who = ended if number < dead else elsewhere
+            value = f'{{"token":"{number:032x}","holder":{who},"at":{now + number // 100},"fence":{number}'
+            value += f',"until":{now + 7_200_000}}}'
+            ends = now + 3_600_000 + number // 100  # as in the scripts: the index says when it ends
+            pipe.set(f"task_lock:live:{number}", value, pxat=ends)
+            pipe.zadd(INDEX, {f"task_lock:live:{number}": ends})
+        pipe.execute()
 
 
 @pytest.fixture(autouse=True)
