@@ -22,7 +22,6 @@ from django_tasklock import (
     get_lock_info,
     task_lock_context,
 )
-from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract.lists import Query
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor, acts, get_lock, list_locks, release_lock, sweep
@@ -96,9 +95,8 @@ def test_the_list_has_the_others(bad):
     for order in ("age", "left", "expiry"):
         page = list_locks(Query(order=order))
         assert page.total == len(page.locks) == TOTAL
-        names = [lock.info.name for lock in page.locks]
-        assert {"good:1", "good:2", *BAD} < set(names)
     by_name = {lock.info.name: lock for lock in page.locks}
+    assert {"good:1", "good:2", *BAD} < set(by_name)
     assert "unreadable" in by_name["deep"].info.holder
     assert "unreadable" in by_name["in the year 300000"].info.holder
     assert len(by_name["huge"].info.holder) < 1000
@@ -109,18 +107,12 @@ def test_the_list_has_the_others(bad):
         told.encode()
 
 
-def test_each_has_its_page(bad):
+def test_each_is_shown_and_can_be_released(bad):
     for name in [*BAD, "set"]:
         detail = get_lock(name)
         assert detail.lock is not None
         assert not UNSAFE.search(" ".join(detail.explanation))
-
-
-def test_an_operator_can_release_each(bad):
-    for name in [*BAD, "set"]:
-        result = release_lock(name, by=Actor("me"), reason="it cannot be read")
-        assert result, name
-        assert get_backend().get(name) is None
+        assert release_lock(name, by=Actor("me"), reason="it cannot be read"), name
         assert get_lock_info(name) is None
     assert len(acts(limit=100)) == len(BAD) + 1
     assert len(list_locks().locks) == 4
@@ -137,26 +129,20 @@ def test_commands(bad):
     told.encode()
     out = io.StringIO()
     call_command("locks", "--json", stdout=out)
-    out.getvalue().encode()
     assert len(json.loads(out.getvalue())["locks"]) == TOTAL
 
 
 def test_rest(bad, rest):
     by_key = Api(headers={"authorization": f"Api-Key {KEY}"})
-    answer = by_key.get("/api/v1/tasks/locks?limit=100")
-    assert answer.status_code == 200
-    assert len(answer.json()["locks"]) == TOTAL
+    assert len(by_key.get("/api/v1/tasks/locks?limit=100").json()["locks"]) == TOTAL
     for name in [*BAD, "set"]:
         assert by_key.get(url(name)).status_code == 200
 
 
 def test_the_admin(bad, admin_settings, operator):
-    page = operator.get(LIST)
-    assert page.status_code == 200
-    assert len(page.context["locks"]) == TOTAL
-    for view, _urls in page.context["locks"]:
-        if view.info.name in BAD:
-            assert operator.get(f"{LIST}{view.info.name}/change/").status_code == 200
+    assert len(operator.get(LIST).context["locks"]) == TOTAL
+    for name in BAD:
+        assert operator.get(f"{LIST}{name}/change/").status_code == 200
 
 
 def test_the_sweep_sees_what_is_behind_them(bad):
@@ -167,9 +153,6 @@ def test_the_sweep_sees_what_is_behind_them(bad):
     report = sweep(pause=0)
     assert report.looked_at["locks"] >= TOTAL + 1
     assert [finding.name for finding in report.findings if finding.kind == "dead"] == ["dead"]
-    out = io.StringIO()
-    call_command("sweep_locks", "--dry-run", "--pause", "0", "-v3", stdout=out)
-    assert not UNSAFE.search(out.getvalue())
 
 
 def test_permits(bad):
@@ -177,17 +160,13 @@ def test_permits(bad):
     limiter = ConcurrencyLimiter("good", 2, timeout=60)
     assert limiter.acquire()
     soon = time.time() * 1000 + 60_000
-    for name, key, members in (("set", "set", ()), ("huge", "zset", (TOKEN,)), ("other", "zset", (TOKEN,))):
-        bad.zadd("task_lock#permits", {name: soon})
-        if key == "set":
-            bad.sadd(f"task_lock#permits:{name}", "member")
-        for member in members:
-            bad.zadd(f"task_lock#permits:{name}", {member: soon})
+    bad.zadd("task_lock#permits", {"set": soon, "huge": soon})
+    bad.sadd("task_lock#permits:set", "member")
+    bad.zadd("task_lock#permits:huge", {TOKEN: soon})
     bad.hset("task_lock#permits-by:huge", TOKEN, BAD["huge"])
-    bad.set("task_lock#permits-by:other", "no hash")
     bad.set("task_lock#permits-queue:huge", "no queue")
     found = {view.name: view for view in list_permits().limiters}
-    assert set(found) == {"good", "huge", "other"}
+    assert set(found) == {"good", "huge"}
     assert found["huge"].members[0].holder == "unreadable"
     limiter.release()
 

@@ -81,7 +81,8 @@ def times(workers: list[Worker], code: str, seconds: float = 60) -> list[tuple[f
 
 
 def most_within(calls: list[tuple[float, int]], window: float) -> int:
-    """The most units in any half-open window of that length."""
+    """The most units in any half-open window of that length; ``calls``: (time, units)."""
+    calls = sorted(calls)
     most = total = start = 0
     for time, units in calls:
         total += units

@@ -12,7 +12,7 @@ from django_tasklock.backends.ledger import verbs as ledger_verbs
 from django_tasklock.backends.ledger.book import TICK, RateBook
 from django_tasklock.backends.ledger.state import State
 
-__all__ = ["START", "Caller", "Simulation", "most_in_a_window", "random_steps", "terms"]
+__all__ = ["START", "Caller", "Simulation", "random_steps", "terms"]
 
 START = 1_800_000_000_000_000
 HOUR = 3_600_000_000
@@ -250,16 +250,3 @@ class Simulation:
 
     def _usage(self) -> None:
         self.ask("usage")
-
-
-def most_in_a_window(used: Sequence[tuple[int, int]], window: int) -> int:
-    """The most units in any half-open window; ``used``: (time, units)."""
-    used = sorted(used)
-    most = total = start = 0
-    for time, units in used:
-        total += units
-        while used[start][0] <= time - window:
-            total -= used[start][1]
-            start += 1
-        most = max(most, total)
-    return most
