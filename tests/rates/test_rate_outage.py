@@ -9,10 +9,9 @@ import pytest
 
 from django_tasklock import BackendUnavailable, RateLimiter, signals
 from tests.support.public import Received
-from tests.support.rate_callers import at_once, most_within
+from tests.support.rate_callers import most_within
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.stores import eventually
-from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -25,10 +24,9 @@ def down(configure) -> None:
 
 
 class TestPolicies:
-    @TWINS
-    def test_closed_is_the_default(self, down, name, way):
+    def test_closed_is_the_default(self, down, name):
         with Received(signals.rate_unavailable) as met, pytest.raises(BackendUnavailable) as caught:
-            call(way, RateLimiter(name, "1/h"), "acquire")
+            RateLimiter(name, "1/h").acquire()
         assert caught.value.name == name
         assert [one["action"] for one in met] == ["closed"]
 
@@ -40,13 +38,12 @@ class TestPolicies:
             limiter.acquire()
         assert [one["action"] for one in met] == ["closed"]
 
-    @TWINS
-    def test_each_call_that_goes_on_without_the_store_is_told(self, down, name, way, warnings_logged):
+    def test_each_call_that_goes_on_without_the_store_is_told(self, down, name, warnings_logged):
         """An outage that lets everything through is seen: in the log, and by its signal."""
         limiter = RateLimiter(name, "1/h", tenants="1/h", on_unavailable="open")
         with Received(signals.rate_unavailable) as met:
             for key in "aab":
-                assert call(way, limiter.tenant(key), "try_acquire").state == "used"
+                assert limiter.tenant(key).try_acquire().state == "used"
         assert {one["action"] for one in met} == {"open"}
         assert len(met) >= 3
         assert len([text for text in warnings_logged() if "policy: open" in text]) == len(met)
@@ -105,22 +102,3 @@ class TestRestart:
         assert most_within(calls, 0.4) <= 20
         first = calls[15][0]
         assert most_within([one for one in calls if one[0] >= first], 0.4) <= 10
-
-    def test_a_waiter_that_slept_during_a_restart_books_again(self, configure, name):
-        with RedisServer() as server:
-            configure(LOCATION=server.url)
-            limiter, calls = RateLimiter(name, "2/1.5s", margin=0.1), []
-            reservations = [limiter.reserve() for _ in range(6)]
-
-            def wait(reservation) -> None:
-                reservation.use()
-                calls.append((time.monotonic(), 1))
-
-            threads = at_once(wait, *((reservation,) for reservation in reservations[2:]))
-            server.kill()
-            server.start()
-            since = time.monotonic()
-            for thread in threads:
-                thread.join(30)
-        assert len(calls) == 4
-        assert most_within([one for one in sorted(calls) if one[0] > since], 1.5) <= 2

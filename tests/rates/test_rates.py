@@ -102,24 +102,27 @@ class TestOptions:
             RateLimiter("api", "5/s", **options)
         assert caught.value.name == "api"
 
-    @pytest.mark.parametrize("name", ["", "a\nb", 5, "x" * 201])
-    def test_names(self, name):
-        with pytest.raises(TaskLockError):
-            RateLimiter(name, "5/s")
 
-    @pytest.mark.parametrize("cost", [0, -1, 1.0, True, "1", 6])
-    def test_costs(self, cost):
-        with pytest.raises(TaskLockError, match="cost"):
-            RateLimiter("api", "5/s").reserve(cost=cost)
-
-    @pytest.mark.parametrize("timeout", [-1, float("nan"), "5", True])
-    def test_timeouts(self, timeout):
-        with pytest.raises(TaskLockError, match="timeout"):
-            RateLimiter("api", "5/s").acquire(timeout)
-
-    def test_a_share_of_the_limit(self):
-        with pytest.raises(TaskLockError, match="share"):
-            RateLimiter("api", "5/s").adjust(0)
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        (lambda limiter: RateLimiter("a\nb", "5/s"), "name"),
+        (lambda limiter: RateLimiter("x" * 201, "5/s"), "name"),
+        (lambda limiter: limiter.reserve(cost=0), "cost"),
+        (lambda limiter: limiter.reserve(cost=True), "cost"),
+        (lambda limiter: limiter.reserve(cost=6), "cost of 6 does not fit"),
+        (lambda limiter: limiter.reserve_many(-1), "number must be a whole number, 0 or more"),
+        (lambda limiter: limiter.acquire(-1), "timeout"),
+        (lambda limiter: limiter.acquire("5"), "timeout"),
+        (lambda limiter: limiter.adjust(0), "share"),
+        (lambda limiter: limiter.penalize("soon"), "retry_after"),
+        (lambda limiter: limiter.penalize(float("nan")), "retry_after"),
+        (lambda limiter: limiter.penalize(datetime(2026, 1, 1)), "retry_after"),  # noqa: DTZ001
+    ],
+)
+def test_what_cannot_be_asked_of_a_limiter(wrong, why):
+    with pytest.raises(TaskLockError, match=why):
+        wrong(RateLimiter("api", "5/s"))
 
 
 class TestSettings:

@@ -10,7 +10,7 @@ from django.db import connections
 
 from tests.support.workers import Crew, Worker
 
-__all__ = ["at_once", "callers", "most_within", "rank_correlation", "times"]
+__all__ = ["at_once", "callers", "most_within", "times"]
 
 CALLER = """
 from django_tasklock import RateLimiter, RateLimitExceeded, BackendUnavailable
@@ -91,12 +91,3 @@ def most_within(calls: list[tuple[float, int]], window: float) -> int:
             start += 1
         most = max(most, total)
     return most
-
-
-def rank_correlation(pairs: list[tuple[float, float]]) -> float:
-    """Spearman's, of the first with the second of each."""
-    number = len(pairs)
-    first = {value: rank for rank, value in enumerate(sorted(one for one, _ in pairs))}
-    second = {value: rank for rank, value in enumerate(sorted(two for _, two in pairs))}
-    squares = sum((first[one] - second[two]) ** 2 for one, two in pairs)
-    return 1 - 6 * squares / (number * (number**2 - 1))
