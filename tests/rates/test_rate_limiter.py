@@ -83,19 +83,6 @@ class TestWaiting:
             reservation.use()
 
     @on_each
-    def test_what_a_call_really_cost(self):
-        """Tokens per minute: an estimate first, the truth afterwards."""
-        limiter = RateLimiter("tokens", "1000/20s")
-        reservation = limiter.acquire(cost=600)
-        assert not limiter.try_acquire(cost=500)
-        assert reservation.settle(100)
-        assert limiter.usage().used == 100
-        other = limiter.try_acquire(cost=500)
-        assert other.settle(900)
-        assert limiter.usage().used == 1000
-        assert not limiter.try_acquire()
-
-    @on_each
     def test_what_was_settled_to_nothing_can_be_settled_again(self):
         """A call that seemed to have failed, and is on the bill: it was the only one."""
         limiter = RateLimiter("api", "1000/m", "2000/h")
@@ -155,20 +142,6 @@ class TestPushback:
         assert not limiter.try_acquire()
         assert limiter.penalize(timedelta(days=10)) == pytest.approx(10, abs=0.01)
 
-    def test_an_adaptive_limit_falls_for_everybody(self):
-        RateLimiter("api", "10/20s", adaptive=True).penalize(0.01)
-        usage = RateLimiter("api", "10/20s", adaptive=True).usage()
-        assert usage.share == 0.7
-        assert usage.windows[0].limit == 7
-        assert RateLimiter("api", "10/20s").usage().windows[0].limit == 7
-
-    def test_an_operator_sets_the_share(self):
-        limiter = RateLimiter("api", "10/h")
-        limiter.adjust(0.5)
-        assert sum(bool(limiter.try_acquire()) for _ in range(10)) == 5
-        limiter.adjust(1.0)
-        assert sum(bool(limiter.try_acquire()) for _ in range(10)) == 5
-
 
 class TestReset:
     def test_while_others_sleep(self):
@@ -221,11 +194,6 @@ class TestTenants:
         assert limiter.tenant(None).try_acquire()
         assert not limiter.tenant("").try_acquire()
         assert not limiter.try_acquire()
-        assert limiter.tenant("acme").try_acquire()
-
-    def test_a_cancelled_call_is_given_back_to_both(self):
-        limiter = RateLimiter("api", "1/h", tenants="1/h")
-        limiter.tenant("acme").acquire().cancel()
         assert limiter.tenant("acme").try_acquire()
 
 
@@ -378,20 +346,16 @@ class TestDecorator:
                 yield 1
 
 
-class TestListing:
-    @on_each
-    def test_limiters_by_their_last_use(self):
-        """To the second: not each call is noted in the index."""
-        RateLimiter("one", "5/s").try_acquire()
-        time.sleep(0.003)
-        RateLimiter("two", "5/s").try_acquire()
-        assert get_backend().rates.names() == ["two", "one"]
+@on_each
+def test_limiters_are_listed_by_their_last_use():
+    """To the second: not each call is noted in the index."""
 
-        def used_again() -> bool:
-            RateLimiter("one", "5/s").try_acquire()
-            return get_backend().rates.names() == ["one", "two"]
+    def is_first(name: str) -> bool:
+        RateLimiter(name, "5/s").try_acquire()
+        return get_backend().rates.names()[0] == name
 
-        eventually(used_again)
+    for name in ("one", "two", "one"):
+        eventually(lambda name=name: is_first(name))
 
 
 class TestSignals:

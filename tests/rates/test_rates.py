@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock import RateLimiter, TaskLock, TaskLockError
+from django_tasklock import RateLimiter, TaskLockError
 from django_tasklock.backends.contract.rates import Pushback
 from django_tasklock.conf import get_settings
 from django_tasklock.rates.notation import parse_rates, parse_retry_after
@@ -147,6 +147,10 @@ class TestSettings:
             RateLimiter("tavly")
         with pytest.raises(TaskLockError, match="or configure it"):
             RateLimiter("xyz")
+        settings.TASKLOCK = {"RATE_LIMITS": {"tavily": "often", "mail": "5/s"}}
+        with pytest.raises(TaskLockError, match="rate limit 'tavily': 'often' is no rate"):
+            RateLimiter("tavily")
+        assert RateLimiter("mail").name == "mail", "an invalid limit fails for its own name only"
 
     @pytest.mark.parametrize(
         ("given", "what"),
@@ -167,10 +171,3 @@ class TestSettings:
         settings.TASKLOCK = {"RATE_LIMITS": "100/m"}
         with pytest.raises(ImproperlyConfigured, match="RATE_LIMITS.* must be a dict, not str"):
             get_settings()
-
-    def test_an_invalid_limit_fails_only_for_its_own_name(self, settings):
-        settings.TASKLOCK = {**settings.TASKLOCK, "RATE_LIMITS": {"tavily": "often", "mail": "5/s"}}
-        with pytest.raises(TaskLockError, match="rate limit 'tavily': 'often' is no rate"):
-            RateLimiter("tavily")
-        assert RateLimiter("mail").name == "mail"
-        assert not TaskLock("that:nobody:has").info()
