@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 from django.core.exceptions import ImproperlyConfigured
 from redis.crc import key_slot
 
 from django_tasklock import BackendUnavailable, TaskLock, list_all_task_locks
 from django_tasklock.backends.redis import RedisBackend
+from django_tasklock.backends.redis.client import Client
 from django_tasklock.checks.deploy import check_store
 from django_tasklock.conf import Settings
 from django_tasklock.types import Busy, Released
@@ -110,6 +112,23 @@ def test_a_verb_is_one_trip_to_one_node(cluster, backend):
         assert backend.release(name, mine.token) is Released.RELEASED
     each = [after - earlier for after, earlier in zip(scripts(cluster), before, strict=True)]
     assert sorted(each) == [0, 0, 60]
+
+
+def test_a_removal_whose_reply_is_lost_is_not_sent_again(backend, monkeypatch):
+    """It could take the lock of the next holder."""
+    granted(backend.acquire(an_ask("video:1")))
+    exchange = Client.exchange
+
+    def losing(self, *request):
+        monkeypatch.setattr(Client, "exchange", exchange)
+        exchange(self, *request)
+        raise redis.ConnectionError("Connection closed by server.")
+
+    monkeypatch.setattr(Client, "exchange", losing)
+    with pytest.raises(BackendUnavailable) as caught:
+        backend.remove("video:1")
+    assert caught.value.doubt
+    assert backend.get("video:1") is None
 
 
 # --- TLS and a password: real servers, not a proxy
