@@ -23,7 +23,7 @@ from django_tasklock.backends.redis.location import pool_of
 from django_tasklock.backends.redis.wake import warn_cannot_subscribe
 from django_tasklock.types import Released
 from tests.support import environment
-from tests.support.exercise import HALVES, KINDS, Exercise, exercise
+from tests.support.exercise import KINDS, exercise
 from tests.support.proxy import Proxy
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted
@@ -57,14 +57,11 @@ def database(server: RedisServer) -> Iterator[Callable[[int], redis.Redis]]:
 # --- by URL
 
 
-@HALVES
 @pytest.mark.parametrize("form", ["redis://127.0.0.1:{port}/5", "redis://127.0.0.1:{port}?db=5"])
-def test_url_with_a_database_number(
-    server: RedisServer, configure: Any, database: Any, name: str, form: str, exercised: Exercise
-) -> None:
+def test_url_with_a_database_number(server: RedisServer, configure: Any, database: Any, name: str, form: str) -> None:
     configure(LOCATION=form.format(port=server.port))
     database(5).flushdb()
-    exercised(name, database(5))
+    exercise(name, database(5))
     assert database(5).exists("task_lock#fence")
     assert not database(0).exists("task_lock#fence")
 

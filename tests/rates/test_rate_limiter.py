@@ -142,6 +142,15 @@ class TestPushback:
         assert not limiter.try_acquire()
         assert limiter.penalize(timedelta(days=10)) == pytest.approx(10, abs=0.01)
 
+    def test_an_adaptive_limit_falls_for_everybody(self):
+        limiter = RateLimiter("api", "10/20s", adaptive=True)
+        limiter.penalize(0.01)
+        assert limiter.limit.min_share == 100_000, "a tenth"
+        assert limiter.usage().share == 0.7
+        assert RateLimiter("api", "10/20s").usage().windows[0].limit == 7
+        limiter.adjust(0.5)
+        assert limiter.usage().windows[0].limit == 5, "an operator sets it"
+
 
 class TestReset:
     def test_while_others_sleep(self):

@@ -1,13 +1,9 @@
-"""Every verb of both halves once, for the many places a store can be found in."""
+"""Every verb once, for the many places a store can be found in."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
-
-import pytest
 
 from django_tasklock import TaskLock, force_release_task_lock, get_lock_info, list_all_task_locks
 from django_tasklock.backends import get_backend
@@ -15,9 +11,8 @@ from django_tasklock.types import Busy, Released, Renewal, RenewalResult, finger
 from tests.support.stores import an_ask, eventually
 from tests.support.twins import token_in
 
-__all__ = ["HALVES", "KINDS", "Exercise", "exercise", "exercise_async"]
+__all__ = ["KINDS", "exercise"]
 
-Exercise = Callable[[str, Any], None]
 KINDS = {"django-redis": "django_redis.cache.RedisCache", "core": "django.core.cache.backends.redis.RedisCache"}
 """Cache backends that a Redis can be taken from."""
 
@@ -46,33 +41,3 @@ def exercise(name: str, store: Any) -> None:
     assert force_release_task_lock(name) is True
     assert waiter.release() is Released.GONE
     assert not store.exists(f"task_lock:{name}")
-
-
-def exercise_async(name: str, store: Any) -> None:
-    """The same for coroutines."""
-
-    async def scenario() -> None:
-        backend = get_backend()
-        lock = TaskLock(name)
-        assert await lock.aacquire() is True
-        assert token_in(store, name) == lock.token
-        assert isinstance(await backend.aacquire(an_ask(name)), Busy)
-        info = await lock.ainfo()
-        assert info is not None
-        assert info.fingerprint == fingerprint(lock.token)
-        assert await lock.aextend(500) is True
-
-        async def wait() -> str:
-            async with TaskLock(name, blocking_timeout=30) as waiter:
-                return waiter.token
-
-        waited = asyncio.create_task(wait())
-        await asyncio.to_thread(eventually, lambda: store.zcard(f"task_lock#queue:{name}") == 1)
-        assert await lock.arelease() is Released.RELEASED
-        assert len(await asyncio.wait_for(waited, 10)) == 32
-
-    asyncio.run(asyncio.wait_for(scenario(), 60))
-    assert not store.exists(f"task_lock:{name}")
-
-
-HALVES = pytest.mark.parametrize("exercised", [exercise, exercise_async], ids=["sync", "async"])
