@@ -98,7 +98,7 @@ class SweepEntry(models.Model):
     at = models.DateTimeField(_("time"))
     actor = models.CharField(_("who"), max_length=255)
     scope = models.CharField(max_length=255, default="", help_text="what it was confined to; empty: nothing")
-    swept = models.BigIntegerField(default=0, help_text="how much it put right")
+    swept = models.BigIntegerField(default=0, help_text="how much it repaired")
     seconds = models.FloatField(default=0)
     problem = models.CharField(_("problem"), max_length=255, default="", help_text="why it broke off")
     counts = models.JSONField(default=dict)

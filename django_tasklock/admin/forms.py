@@ -73,7 +73,7 @@ class SweepForm(forms.Form):
         label=_("Dry run"),
         required=False,
         initial=True,
-        help_text=_("Reports what would be put right, and changes nothing."),
+        help_text=_("Reports what would be repaired, and changes nothing."),
     )
     begins = forms.CharField(
         label=_("Only names that begin with"),

@@ -295,7 +295,7 @@ class ParkedMessageAdmin(NamedAdmin):
 def count_lines(counts: Mapping[str, Mapping[str, int]]) -> list[str]:
     """Return the numbers of each class of which a sweep found something."""
     text = _(
-        "%(what)s: %(found)d found, %(acted)d put right, %(changed)d no longer so at the second check,"
+        "%(what)s: %(found)d found, %(acted)d repaired, %(changed)d no longer so at the second check,"
         " %(kept)d left as they are"
     )
     return [text % {"what": kind.label, **counts[kind]} for kind in Kind if counts.get(kind, {}).get("found")]
@@ -331,7 +331,7 @@ class SweepAdmin(TableAdmin):
     fields = readonly_fields = ("when", "actor", "right", "prefix", "took", "problem", "found")
 
     when = column(gettext_lazy("When"), lambda row: format_datetime(row.at))
-    right = column(gettext_lazy("Put right"), lambda row: row.swept)
+    right = column(gettext_lazy("Repaired"), lambda row: row.swept)
     prefix = column(gettext_lazy("Prefix"), lambda row: row.scope)
     took = column(gettext_lazy("Duration"), lambda row: format_duration(row.seconds))
     found = column(gettext_lazy("What was found"), lambda row: _paragraphs(count_lines(row.counts)))
@@ -355,7 +355,7 @@ class SweepAdmin(TableAdmin):
         age = operations.last_sweep_age()
         warning = [
             _(
-                "A sweep finds what crashed holders left behind, checks twice, and puts right what both checks found."
+                "A sweep finds what crashed holders left behind, checks twice, and repairs what both checks found."
                 " It takes some seconds, or longer with many locks. Several may run at once."
             ),
             _("No complete sweep is recorded. Run it by beat or cron: see docs/operate.md.")
@@ -365,7 +365,7 @@ class SweepAdmin(TableAdmin):
         chosen = []
         if report is not None:
             warning = [_("Nothing was changed: this is what a sweep would have done just now.")]
-            chosen = report_lines(report) or [_("There was nothing to put right.")]
+            chosen = report_lines(report) or [_("There was nothing to repair.")]
         return self.confirm(
             request,
             _("Sweep"),

@@ -154,8 +154,8 @@ def check_unguarded(app_configs: Any = None, **kwargs: Any) -> list[checks.Check
         return []
     return [
         checks.Warning(
-            "While the store is down these run without their lock, maybe twice at once, and no row judges:"
-            f" {_join_names(names)}.",
+            "While the store is down these run without their lock, maybe twice at once, and no guarded row refuses the"
+            f" second: {_join_names(names)}.",
             hint="Say on each what is right for it: on_unavailable='raise', 'skip', or 'run' where twice does no harm;"
             " or guard the row with model_lock.",
             id="tasklock.W015",

@@ -127,7 +127,7 @@ class Migration(migrations.Migration):
                     "scope",
                     models.CharField(default="", help_text="what it was confined to; empty: nothing", max_length=255),
                 ),
-                ("swept", models.BigIntegerField(default=0, help_text="how much it put right")),
+                ("swept", models.BigIntegerField(default=0, help_text="how much it repaired")),
                 ("seconds", models.FloatField(default=0)),
                 (
                     "problem",

@@ -21,20 +21,36 @@ with TaskLock({name!r}, lease={lease}, blocking=True) as lock:
 """
 
 
+CALL = """
+from concurrent.futures import ThreadPoolExecutor
+from django_tasklock import RateLimiter
+def call(number):
+    while True:
+        RateLimiter("catalogue").acquire()
+with ThreadPoolExecutor(4) as pool:
+    list(pool.map(call, range(4)))
+"""
+
+
 def prepare(crew: Crew, video_id: int) -> None:
-    """Leave a lock with waiters and parked messages, a run of the sweep, and a dead holder."""
+    """Leave a lock with waiters and parked messages, a used-up rate limit, a run of the sweep, and a dead holder."""
     chapters, nightly = f"chapters:{video_id}", ("nightly-import", "nightly-export")
 
+    def start(who: str, code: str) -> None:
+        crew.start(who, "manage.py", "shell", "--verbosity", "0", "--command", code)
+
     def hold(who: str, name: str, lease: int = 60) -> None:
-        crew.start(who, "manage.py", "shell", "--verbosity", "0", "--command", HOLD.format(name=name, lease=lease))
+        start(who, HOLD.format(name=name, lease=lease))
 
     def prepared() -> bool:
         info = get_lock_info(chapters)
         return info is not None and info.waiting == 2 and count_parked(chapters) == 3
 
     say(f"Something to look at: an editor has the lock “{chapters}”, two more wait for it, three chapters queue.")
+    say("    A fourth process calls the catalogue as often as its limit allows.")
     say("    Two nightly jobs are killed whose locks have a lease of an hour; a sweep frees that of the first.")
     hold("editor", chapters)
+    start("caller", CALL)
     for job in nightly:
         hold(job, job, lease=3600)
     ready = wait(lambda: all(map(is_task_locked, (chapters, *nightly))), 60, "Waiting until they have their locks.")

@@ -293,7 +293,7 @@ def test_locks_in_their_last_millisecond(backend, cli):
 
 
 def test_an_index_of_dead_entries_does_not_empty_a_page(backend, cli):
-    """Gold standard 8.15: more than one script puts right, before the only lock that lives."""
+    """Gold standard 8.15: more than one script repairs, before the only lock that lives."""
     cli.zadd(INDEX, {f"task_lock:dead:{number}": number + 1 for number in range(12_000)})
     backend.acquire(an_ask("alive"))
     for query in (Query(limit=10), Query(order="age", limit=10)):

@@ -52,7 +52,7 @@ def test_what_was_counted_is_drawn(operator: Client) -> None:
     assert "granted at once 12, granted after a wait 3, busy 6" in page.text
     figures = {one.label: one for one in page.context["figures"]}
     assert (figures["Lost in a day"].value, figures["Lost in a day"].alarming) == ("1", True)
-    assert figures["Taken away in a day"].value == "5"
+    assert figures["Released by force in a day"].value == "5"
     assert Reader(page.text).refused() == []
 
 

@@ -300,8 +300,8 @@ class TestSweep:
         hold("b", dead_holder())
         answer = operator.post(SWEEP, {"begins": "a"}, follow=True)
         text = words(answer.text)
-        assert "1 thing was put right." in text
-        assert "locks whose holder's process is dead: 1 found, 1 put right" in text
+        assert "1 thing was repaired." in text
+        assert "locks whose holder's process is dead: 1 found, 1 repaired" in text
         assert Reader(answer.text).refused() == []
         assert get_backend().get("b") is not None
         assert AuditEntry.objects.get().actor == "operator"
@@ -317,7 +317,7 @@ class TestSweep:
         hold("a", dead_holder())
         text = words(operator.post(SWEEP, {"dry_run": "on"}).text)
         assert "Nothing was changed" in text
-        assert "would be put right" in text
+        assert "would be repaired" in text
         assert get_backend().get("a") is not None
         assert operations.sweep_runs() == []
 

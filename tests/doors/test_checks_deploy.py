@@ -199,4 +199,4 @@ class TestUndecided:
 
         app.finalize()
         _, message = found("W002", "W015")
-        assert message.msg.endswith("no row judges: undecided.")
+        assert message.msg.endswith("no guarded row refuses the second: undecided.")

@@ -48,7 +48,7 @@ def test_it_tells_what_it_did() -> None:
     assert re.search(r"^ +1 locks whose holder's process is dead: 1 released, 0 changed, 0 left", out, re.MULTILINE)
     assert f"swept: video:{row.pk} (testapp.video:{row.pk}): claimed, and no live lock" in out
     assert re.search(
-        r"^2 things were put right\. Checked: 1 locks, 1 rows, 0 messages, in \d+\.\d s\.$", out, re.MULTILINE
+        r"^2 things were repaired\. Checked: 1 locks, 1 rows, 0 messages, in \d+\.\d s\.$", out, re.MULTILINE
     )
     assert err == ""
     assert get_backend().get("report:7") is None
@@ -56,14 +56,14 @@ def test_it_tells_what_it_did() -> None:
     [act] = acts("report:7")
     assert act.actor.startswith("sweep_locks, ")
     out, err = run()
-    assert out.startswith("0 things were put right.")
+    assert out.startswith("0 things were repaired.")
 
 
 def test_a_dry_run_changes_nothing() -> None:
     row = leave()
     for _ in range(2):
         out, _ = run("--dry-run")
-        assert "2 things would be put right" in out
+        assert "2 things would be repaired" in out
         assert "would be swept: report:7: process" in out
     row.refresh_from_db()
     assert row.status == "processing"
@@ -75,7 +75,7 @@ def test_a_dry_run_changes_nothing() -> None:
 def test_check_changes_nothing_and_says_so_by_its_status() -> None:
     lapsed("free")
     out, _ = run("--check")
-    assert "0 things would be put right" in out
+    assert "0 things would be repaired" in out
     leave()
     for _ in range(2):
         with pytest.raises(CommandError, match=r"2 to be swept\.") as failed:

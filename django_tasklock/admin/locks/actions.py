@@ -47,7 +47,7 @@ def ask(admin: StoreAdmin, request: HttpRequest, name: str) -> HttpResponse:
     warning = [
         _(
             "The holder sees this at its next heartbeat, and gives the lock back where its code checks whether it still"
-            " holds it. The lock is not taken away."
+            " holds it. The lock is not released."
         )
     ]
     nobody = _("“%(name)s” is free: there is no holder to ask.")

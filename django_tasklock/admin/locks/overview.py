@@ -88,7 +88,7 @@ def _day_figures(hours: Mapping[int, Sequence[Count]]) -> list[Figure]:
     lost, forced = sum_of(day, counts.LOST), sum_of(day, counts.FORCED)
     return [
         Figure(_("Lost in a day"), format_number(lost), alarming=bool(lost)),
-        Figure(_("Taken away in a day"), format_number(forced)),
+        Figure(_("Released by force in a day"), format_number(forced)),
     ]
 
 

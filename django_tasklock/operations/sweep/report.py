@@ -67,8 +67,8 @@ class FindingOutcome(enum.StrEnum):
 
 
 _OUTCOME_LABELS: Mapping[FindingOutcome, Any] = {
-    FindingOutcome.SWEPT: _("put right"),
-    FindingOutcome.WOULD: _("would be put right"),
+    FindingOutcome.SWEPT: _("repaired"),
+    FindingOutcome.WOULD: _("would be repaired"),
     FindingOutcome.CHANGED: _("no longer so at the second check"),
     FindingOutcome.KEPT: _("left as it is"),
 }
@@ -169,9 +169,9 @@ class SweepReport:
     def __str__(self) -> str:
         """Return what was done, in the active language."""
         if self.dry_run:
-            text = ngettext("%(count)d thing would be put right.", "%(count)d things would be put right.", self.swept)
+            text = ngettext("%(count)d thing would be repaired.", "%(count)d things would be repaired.", self.swept)
         else:
-            text = ngettext("%(count)d thing was put right.", "%(count)d things were put right.", self.swept)
+            text = ngettext("%(count)d thing was repaired.", "%(count)d things were repaired.", self.swept)
         return text % {"count": self.swept}
 
 
