@@ -1,13 +1,15 @@
-"""What people, other programs and time do to our keys and their index: the store heals, nothing foreign is lost."""
+"""What people, other programs, time and the server itself do to our keys and scripts: the store heals or tells."""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import redis
+from django.core.cache import caches
 
 from django_tasklock import (
     BackendUnavailable,
@@ -25,7 +27,8 @@ from django_tasklock.backends.contract.lists import Counts, Query
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
 from django_tasklock.types import Busy, Record, Released, Renewal, RenewalResult
-from tests.support.stores import an_ask, granted
+from tests.support.redis_server import RedisServer
+from tests.support.stores import an_ask, eventually, granted
 from tests.support.twins import conflict
 
 pytest_plugins = ["tests.support.redis_fixtures"]
@@ -92,6 +95,70 @@ def test_queue_entries_of_dead_processes_are_skipped(store: redis.Redis, name: s
             store.delete(f"task_lock:{name}")
             granted(get_backend().acquire(an_ask(name)))
         assert not store.exists(f"task_lock#queue:{name}")
+
+
+# --- what the server loses
+
+
+def test_script_flush_between_verbs(store: redis.Redis, name: str) -> None:
+    """Gold standard 8.34: scripts are sent again, whichever verb is first to miss its own."""
+    backend = get_backend()
+    lock = TaskLock(name)
+    for verb, answer in (("acquire", True), ("extend", True), ("release", Released.RELEASED)):
+        store.script_flush()
+        assert getattr(lock, verb)() == answer
+    ask = an_ask(name)
+    store.script_flush()
+    granted(backend.acquire(ask))
+    store.script_flush()
+    assert backend.get(name).token == ask.token
+    store.script_flush()
+    assert backend.renew([Renewal(name, ask.token, 60_000)]) == [RenewalResult.RENEWED]
+    store.script_flush()
+    assert name in [info.name for info in list_all_task_locks()]
+    store.script_flush()
+    assert force_release_task_lock(name) is True
+
+
+def test_a_restart_between_verbs(configure: Any, redis_server: RedisServer, name: str) -> None:
+    """Gold standard 8.34: neither script nor lock is there any more, and no answer pretends otherwise."""
+    configure(LOCATION=redis_server.url)
+    lock = TaskLock(name)
+    for after in (lambda: lock.extend() is False and lock.lost, lambda: get_backend().get(name) is None):
+        assert lock.acquire() is True
+        redis_server.kill()
+        redis_server.start()
+        assert after()
+        assert get_backend().renew([Renewal(name, lock.token, 60_000)]) == [RenewalResult.LOST]
+        assert lock.release() is Released.GONE
+
+
+def test_clearing_the_cache_clears_the_locks_in_its_database(
+    settings: Any, redis_server: RedisServer, name: str
+) -> None:
+    """Not prevented, only never silent: the holder is told. The backend's docstring says to use another database."""
+    assert "cache.clear()" in (RedisBackend.__doc__ or "")
+    settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}}
+    settings.TASKLOCK = {"LOCATION": "default", "LEASE": 0.3}
+    told: list[str] = []
+    lock = TaskLock(name, on_lost=told.append)
+    assert lock.acquire() is True
+    caches["default"].clear()
+    eventually(lambda: told)
+    assert lock.lost
+    assert lock.release() is Released.GONE
+
+
+def test_the_index_forgets_what_lapsed_long_ago(configure: Any, redis_server: RedisServer, name: str) -> None:
+    """Gold standard 8.15: a little at a time, with the grants: it does not grow with the locks that ever lapsed."""
+    configure(LOCATION=redis_server.url)
+    with redis.Redis.from_url(redis_server.url) as private:
+        private.zadd(INDEX, {f"task_lock:old{index}": index for index in range(1000)})
+        grants = 0  # one in 64 forgets 128
+        while private.zcard(INDEX) and grants < 5000:
+            with TaskLock(name, lease=None):
+                grants += 1
+        assert private.zcard(INDEX) == 0
 
 
 # --- what is not ours

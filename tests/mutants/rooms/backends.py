@@ -46,14 +46,14 @@ FAULTS = [
         "one permit too many",
         "  free = redis.call('ZCARD', KEYS[1]) < tonumber(limit)",
         "  free = redis.call('ZCARD', KEYS[1]) <= tonumber(limit)",
-        "tests/contract/test_permits_conformance.py::TestPermits -k redis",
+        "tests/contract/test_conformance.py::TestPermits -k redis",
     ),
     Fault(
         "backends/lua/rate_cancel.lua",
         "a slot is given back by who does not have it any more",
         "local owned = is_owned(slot, edition)",
         "local owned = true",
-        "tests/contract/test_rates_conformance.py::TestRates -k redis",
+        "tests/contract/test_conformance.py::TestRates -k redis",
     ),
     Fault(
         "backends/database/rows.py",
