@@ -6,7 +6,7 @@ import signal
 import time
 
 import pytest
-from django.db import DatabaseError, OperationalError, connection, connections
+from django.db import DatabaseError, OperationalError, connection
 from django.db.models import (
     Case,
     F,
@@ -20,11 +20,10 @@ from django.db.models import (
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
-from django_tasklock import Claim, StaleClaim, TaskLock, current_claim, model_lock, release_connections
+from django_tasklock import Claim, StaleClaim, TaskLock, current_claim, model_lock
 from django_tasklock.db import reconnect as dropped
 from django_tasklock.signals import claim_stale
-from tests.support.database_pool import checked_out, needs_pool, pooled
-from tests.support.dropping import answer_lost, counted, kill_all_others, unreachable
+from tests.support.dropping import answer_lost, counted, unreachable
 from tests.support.guards import (
     GUARD,
     MEMORY,
@@ -35,7 +34,6 @@ from tests.support.guards import (
     new_token,
     states,
 )
-from tests.support.stores import eventually
 from tests.testapp.models import Note, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -53,17 +51,6 @@ def only(*vendors):
 
 def take(row, guard=GUARD):
     return Claim.take(type(row), row.pk, guard, new_token())
-
-
-def kill_the_pools():
-    """Every session but one that is made for that, beside the pool."""
-    wrapper = connections["default"]
-    given = wrapper.settings_dict["OPTIONS"].pop("pool")
-    try:
-        return kill_all_others()
-    finally:
-        wrapper.close()
-        wrapper.settings_dict["OPTIONS"]["pool"] = given
 
 
 def notes():
@@ -143,22 +130,6 @@ class TestTwoHours:
         assert states(video)[0] == "ready"
         assert notes() == ["ready"]
         assert caplog.text.count("the database closed the connection") == 1
-
-    def test_also_out_of_a_pool_whose_connections_are_all_dead(self):
-        """Django's pool does not look at what it gives unless CONN_HEALTH_CHECKS is set."""
-        needs_pool()
-        video = Video.objects.create()
-        with pooled(min_size=4, max_size=4) as pool:
-
-            def hours(claim):
-                release_connections()
-                pool.wait(30)
-                assert elsewhere(kill_the_pools) >= 4
-
-            body_that(hours, release_connections=True)(video.pk)
-            eventually(lambda: checked_out(pool) == 0)  # those that the pool replaces count until it has
-        assert states(video)[0] == "ready"
-        assert notes() == ["ready"]
 
     def test_not_if_the_row_was_taken_meanwhile(self):
         video = Video.objects.create()

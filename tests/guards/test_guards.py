@@ -162,6 +162,7 @@ class TestWriting:
         row = model.objects.create()
         close(take(row, guard))
         assert states(row)[:2] == (state, 0)
+        assert not getattr(row, "lock_token", ""), "it is claimed by nobody"
 
     @both
     def test_the_state_may_be_moved_on_before_the_end(self, model):
