@@ -433,6 +433,18 @@ class TestOldRows:
         assert isinstance(permits.acquire(a_request("other", 1)), Busy)  # counted without its limiter's row
         assert granted(permits.acquire(a_request("other", 2)))
 
+    def test_processes_that_add_few_rows_each_do_their_share(self, monkeypatch):
+        """A command that runs each minute, takes a lock of a new name, and ends."""
+        monkeypatch.setattr(purging, "EVERY", 4)
+        LockRow.objects.create(key="old", name="old", expires_at=-1)
+        for number in range(200):  # all of them have missed their chance of one in four once in 10**25 runs
+            backend, mine = make("database"), an_ask(f"video:{number}")
+            backend.acquire(mine)
+            backend.release(mine.name, mine.token)
+            if not LockRow.objects.filter(name="old").exists():
+                return
+        pytest.fail("nobody purged")
+
 
 def test_the_clock_is_that_of_the_database_in_milliseconds_since_1970():
     LockRow.objects.create(key="k", name="n")

@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -44,6 +45,17 @@ def test_advance_lets_a_lease_lapse(backend):
     assert backend.get("video:1") is None
     assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
     assert [record.name for record in backend.records("orphaned")] == ["video:1"]
+
+
+def test_advance_wakes_who_waits_for_a_lapse(backend):
+    backend.acquire(an_ask("video:1", ttl=60_000))
+    mine = an_ask("video:1")
+    with backend.waiter(mine) as waiter, ThreadPoolExecutor(1) as pool:
+        waiter.acquire()
+        waits = pool.submit(waiter.wait, 60)
+        advance(61)
+        waits.result(20)
+        granted(waiter.acquire())
 
 
 def test_a_waiter_whose_thread_has_ended_does_not_delay_others(backend):

@@ -205,6 +205,13 @@ class TestTenants:
         assert not limiter.try_acquire()
         assert limiter.tenant("acme").try_acquire()
 
+    def test_what_one_gives_back_is_both_and_what_it_reserves_for_later_is_its_own(self):
+        limiter = RateLimiter("api", "2/h", tenants="1/h", max_wait=10_000)
+        limiter.tenant("acme").acquire().cancel()
+        limiter.tenant("acme").acquire()
+        assert limiter.tenant("acme").reserve().wait > 3000
+        assert limiter.tenant("other").try_acquire()
+
 
 def test_context_managers():
     """A limiter waits; a reservation waits, and may be cancelled inside: the call was not made."""
