@@ -107,6 +107,20 @@ class TestTries:
         assert not TaskLock(f"video:{PK}").locked()
         assert app.all() == []
 
+    def test_a_later_retry_of_the_body_has_its_own_patience(self, app, make, clock):
+        def body(pk: int) -> None:
+            Video.objects.filter(pk=pk).delete()
+            raise tasks[0].retry(countdown=0)
+
+        tasks = [make(body)]
+        tasks[0].delay(PK)
+        assert app.run()[1].when == 0.5
+        Video.objects.create(pk=PK)
+        assert app.run()[1].when == 0
+        clock[0] += 100
+        assert app.run()[1].when == 0.5
+        assert app.take().headers["retries"] == 1
+
     def test_no_lock_is_kept_but_the_one_of_publication(self, app):
         task = app.task(lambda pk: "ran", key="video:{pk}", guard=GUARD, model=Video, unique="until_start")
         first = task.delay(PK)

@@ -25,6 +25,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
+from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.operations import Actor, get_lock, list_locks, release_lock
 from tests.support.guards import GUARD, no_guards
@@ -136,7 +137,10 @@ class TestMessages:
             app.task(body, key=lambda pk: f"video:{pk}", unique="until_finish"),
             app.task(task_lock("video:{pk}")(body), base=Task),
         ):
-            assert [app.run(one)[1] for one in self.published(app, task)] == ["a:video:42", "b:video:42"]
+            messages = self.published(app, task)
+            assert [app.run(one)[1] for one in messages] == ["a:video:42", "b:video:42"]
+            killed = [lock_name(task, one.headers["tasklock"], one.args, one.kwargs) for one in messages]
+            assert killed == ["a:video:42", "b:video:42"]  # what is cleaned up after a killed process
         assert held() == []
 
     def test_locks_that_the_body_names_are_of_where_it_is(self, app):

@@ -98,19 +98,25 @@ class TestInOneProcess:
         assert (one.attributes["tasklock.try"], two.attributes["tasklock.try"]) == (0, 1)
         assert (one.attributes["celery.state"], two.attributes["celery.state"]) == ("RETRY", "SUCCESS")
 
+    def test_below_whoever_traces_celery(self, app: OnceApp, spans: InMemorySpanExporter) -> None:
+        """Their span is nearer."""
+        app.task(key="traced by nobody", name="traced.task").delay()
+        with tracer().start_as_current_span("theirs"):
+            app.run()
+        _, theirs, process = named(spans, "create traced.task", "theirs", "process traced.task")
+        assert process.parent.span_id == theirs.context.span_id
+
     @pytest.mark.parametrize("brought", [None, "a text", {"traceparent": 7}])
     def test_what_a_publisher_without_traces_or_with_strange_ones_sends(
         self, app: OnceApp, spans: InMemorySpanExporter, brought: Any
     ) -> None:
-        """It runs below whoever traces Celery."""
         app.task(key="traced by nobody", name="traced.task").delay()
         message = app.take()
         message.headers["tasklock"]["trace"] = brought
         spans.clear()
-        with tracer().start_as_current_span("theirs"):
-            assert app.run(message) == ("SUCCESS", "ran")
-        theirs, process = named(spans, "theirs", "process traced.task")
-        assert process.parent.span_id == theirs.context.span_id
+        assert app.run(message) == ("SUCCESS", "ran")
+        (process,) = named(spans, "process traced.task")
+        assert process.parent is None
 
 
 class TestWhereNobodyTraces:
