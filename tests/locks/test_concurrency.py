@@ -1,9 +1,8 @@
-"""``ConcurrencyLimiter``: what one process sees of it, on every store that has permits."""
+"""``ConcurrencyLimiter``: what one process sees of it; the stores' part is in the contract."""
 
 from __future__ import annotations
 
 import logging
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -23,33 +22,17 @@ from django_tasklock import (
     current_lock,
     signals,
 )
-from django_tasklock.testing import advance
 from django_tasklock.types import Released, fingerprint
 from tests.support.current import here
-from tests.support.permits import clear_permits
-from tests.support.stores import eventually, stores
+from tests.support.public import Received, in_store, setting
+from tests.support.stores import eventually
 from tests.support.twins import TWINS, call, conflict
 
-pytest_plugins = ["tests.support.redis_fixtures"]
 
-BACKENDS = {
-    "redis": "django_tasklock.backends.redis.RedisBackend",
-    "database": "django_tasklock.backends.database.DatabaseBackend",
-    "memory": "django_tasklock.backends.memory.MemoryBackend",
-    "cache": "django_tasklock.backends.cache.CacheBackend",
-}
-
-
-@pytest.fixture(params=stores("memory", "redis"))
-def store(request: Any, settings: Any) -> str:
-    """The name of the store that limiters use in this test."""
-    settings.TASKLOCK = {**settings.TASKLOCK, "BACKEND": BACKENDS[request.param], "ON_UNAVAILABLE": "raise"}
-    clear_permits(request.param)
-    return str(request.param)
-
-
-redis_only = pytest.mark.parametrize("store", stores("redis"), indirect=True)
-memory_only = pytest.mark.parametrize("store", stores("memory"), indirect=True)
+@pytest.fixture(params=["memory"])
+def store(request: Any, settings: Any) -> Iterator[str]:
+    """The name of the store in force, empty."""
+    yield from in_store(request.param, settings)
 
 
 @contextmanager
@@ -58,21 +41,6 @@ def elsewhere() -> Iterator[Callable[..., Any]]:
     with ThreadPoolExecutor(1) as pool:
         yield lambda function, *args: pool.submit(function, *args).result(30)
         pool.submit(connections.close_all).result(30)
-
-
-@contextmanager
-def heard(signal: Any) -> Iterator[list[dict[str, Any]]]:
-    """What the signal says meanwhile."""
-    said: list[dict[str, Any]] = []
-
-    def listen(sender: str, **details: Any) -> None:
-        said.append({"name": sender, **details})
-
-    signal.connect(listen)
-    try:
-        yield said
-    finally:
-        signal.disconnect(listen)
 
 
 class TestPermits:
@@ -90,27 +58,6 @@ class TestPermits:
             one(limiters[0].release)
             three(limiters[2].release)
         assert limiters[0].members() == []
-
-    def test_a_with_block_waits_for_its_turn_and_no_more_than_the_limit_are_inside(self, store):
-        limiter = ConcurrencyLimiter("transcode", 3, blocking_timeout=30)
-        inside, most, mutex = 0, 0, threading.Lock()
-        full = threading.Barrier(3)
-
-        def work(number: int) -> None:
-            nonlocal inside, most
-            with limiter:
-                with mutex:
-                    inside += 1
-                    most = max(most, inside)
-                full.wait(30)  # the body goes on only when three are in it
-                with mutex:
-                    inside -= 1
-            connections.close_all()
-
-        with ThreadPoolExecutor(6) as pool:
-            list(pool.map(work, range(6)))
-        assert most == 3
-        assert limiter.info().used == 0
 
     @TWINS
     def test_one_that_is_not_free_in_time_says_who_has_one(self, store, way):
@@ -169,7 +116,7 @@ class TestPermits:
             ConcurrencyLimiter("transcode", limit)
 
     def test_a_cache_is_refused(self, settings):
-        settings.TASKLOCK = {"BACKEND": BACKENDS["cache"], "LOCATION": "default"}
+        settings.TASKLOCK = setting("cache-django-redis")
         with pytest.raises(TaskLockError, match="CacheBackend has no permits"):
             ConcurrencyLimiter("transcode", 3).acquire()
 
@@ -179,7 +126,7 @@ class TestLosing:
         """Gold standard 8.43. The others keep theirs."""
         told: list[str] = []
         mine = ConcurrencyLimiter("transcode", 2, lease=3, on_lost=told.append)
-        with elsewhere() as run, heard(signals.lock_forced) as forced, heard(signals.lock_lost) as lost, mine:
+        with elsewhere() as run, Received(signals.lock_forced) as forced, Received(signals.lock_lost) as lost, mine:
             other = ConcurrencyLimiter("transcode", 2)
             run(other.acquire)
             members = other.members()
@@ -198,31 +145,6 @@ class TestLosing:
             assert run(lambda: other.held)
             run(other.release)
 
-    def test_a_nested_call_after_the_permit_was_lost_takes_another_and_all_blocks_are_left_well(self, store):
-        limiter = ConcurrencyLimiter("transcode", 1)
-        with limiter:
-            first = limiter.token
-            limiter.remove(fingerprint(first))
-            limiter.lease.checked_at = 0
-            with pytest.raises(LockLost):
-                limiter.ensure_held()
-            with limiter:
-                assert limiter.held
-                assert limiter.token != first
-            assert limiter.lost
-            assert limiter.info().used == 0
-        assert not limiter.taken
-        assert limiter.info().used == 0
-
-    @memory_only
-    def test_a_timeout_ends_a_permit_whatever_the_heartbeat_does(self, store):
-        limiter = ConcurrencyLimiter("transcode", 1, timeout=10, lease=5)
-        with limiter:
-            advance(11)
-            assert limiter.info().used == 0
-            with elsewhere() as run:
-                assert run(lambda: ConcurrencyLimiter("transcode", 1).acquire(blocking=False))
-
 
 class TestTelling:
     def test_info_is_for_people(self, store):
@@ -236,11 +158,10 @@ class TestTelling:
             assert 3500 < member.time_left <= 3600
             assert str(limiter) == "<ConcurrencyLimiter 'transcode' held>"
 
-    @redis_only
     def test_signals_counts_and_log_lines_are_those_of_locks_and_say_limiter(self, store, caplog):
         caplog.set_level(logging.INFO, "django_tasklock")
         counts.forget()
-        with heard(signals.lock_acquired) as acquired, heard(signals.lock_released) as released:
+        with Received(signals.lock_acquired) as acquired, Received(signals.lock_released) as released:
             limiter = ConcurrencyLimiter("transcode", 1)
             with limiter:
                 limiter.remove(limiter.members()[0].fingerprint)

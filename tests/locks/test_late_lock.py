@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import redis
 
-from django_tasklock import LockLost, TaskLock, acquire_task_lock, model_lock, release_task_lock, signals
+from django_tasklock import LockLost, TaskLock, model_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.locks.heartbeat import heartbeat
@@ -94,17 +94,6 @@ def test_what_ends_while_its_lock_is_taken_leaves_none_behind(
     eventually(lambda: outcomes, 30)
     assert outcomes == [Released.GONE]
     eventually(lambda: not store.exists(f"task_lock:{name}"))
-
-
-def test_a_plain_function_s_lock_is_taken_for_what_its_timeout_leaves(
-    down: Proxy, store: redis.Redis, name: str
-) -> None:
-    assert acquire_task_lock(name, timeout=30)
-    down.heal()
-    eventually(lambda: 20_000 < store.pttl(f"task_lock:{name}") <= 30_000)
-    eventually(lambda: not heartbeat.reconciler.pending)  # the store was sooner to know than we are
-    assert release_task_lock(name)
-    assert not store.exists(f"task_lock:{name}")
 
 
 @pytest.mark.django_db(transaction=True)

@@ -1,4 +1,7 @@
-"""Whose lock it is: who was refused has nothing, and neither threads nor asyncio tasks are mistaken for each other."""
+"""Whose lock it is: who was refused has nothing, and neither threads nor asyncio tasks are mistaken for each other.
+
+A lease is a value in its taker's hand, and what the store granted too late is none.
+"""
 
 from __future__ import annotations
 
@@ -10,18 +13,22 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 
 from django_tasklock import (
+    BackendUnavailable,
     ConcurrencyLimiter,
     LockLost,
     Released,
     TaskLock,
     TaskLockError,
-    current_lock,
     is_task_locked,
 )
 from django_tasklock.backends import get_backend
-from django_tasklock.locks.heartbeat import heartbeat
-from tests.support.current import here
+from django_tasklock.backends.contract.stores import Waiter
+from django_tasklock.host import Task
+from django_tasklock.locks import acquire as acquiring, lock as locks
+from django_tasklock.locks.lease import Lease, Refusal
+from django_tasklock.types import AcquireRequest, Busy, Grant
 from tests.support.public import in_store
+from tests.support.stores import an_ask, eventually
 
 
 @pytest.fixture(params=["memory"])
@@ -115,12 +122,11 @@ class TestCalls:
     """What runs for a coroutine in a thread: the thread serves many, and is nobody."""
 
     @pytest.mark.parametrize("through", [sync_to_async, lambda call: lambda: asyncio.to_thread(call)])
-    @pytest.mark.parametrize("reentrant", [True, False])
-    def test_of_three_tasks_one_is_let_in(self, store, through, reentrant):
+    def test_of_three_tasks_one_is_let_in(self, store, through):
         inside = []
 
         async def one(number, barrier):
-            lock = TaskLock("video:1", reentrant=reentrant)
+            lock = TaskLock("video:1", reentrant=True)
             if taken := await through(lock.acquire)():
                 inside.append(number)
             await barrier.wait()
@@ -152,26 +158,28 @@ class TestCalls:
 
         asyncio.run(main())
 
-    def test_nor_are_tasks_that_the_holder_starts(self, store):
-        async def child():
-            again = TaskLock("video:1", reentrant=True)
-            assert await again.aacquire() is False
-            assert await sync_to_async(TaskLock("video:1", reentrant=True).acquire)() is False
-            assert await sync_to_async(inner)() is False
-
-        def inner():
+    def test_a_task_that_the_holder_starts_is_another(self, store):
+        def within():
             return async_to_sync(TaskLock("video:1", reentrant=True).aacquire)()
+
+        async def child():
+            assert await TaskLock("video:1", reentrant=True).aacquire() is False
+            assert await sync_to_async(TaskLock("video:1", reentrant=True).acquire)() is False
+            assert await sync_to_async(within)() is False
+
+        async def children():
+            await asyncio.gather(child(), child())
 
         async def main():
             lock = TaskLock("video:1")
-            assert await sync_to_async(lock.acquire)()
-            await asyncio.gather(child(), child())
-            assert await lock.arelease()
-            assert await lock.aacquire()
-            await asyncio.gather(child(), child())
-            assert await lock.arelease()
+            for acquire in (lock.aacquire, sync_to_async(lock.acquire)):
+                assert await acquire()
+                await children()
+                assert await lock.arelease()
 
         asyncio.run(main())
+        with TaskLock("video:1"):
+            async_to_sync(children)()
 
     def test_within_one_call_it_is_the_same_holder(self, store):
         def call():
@@ -204,21 +212,6 @@ class TestSynchronousCallers:
                 async_to_sync(main)()
             assert lock.held
         assert not is_task_locked("video:1")
-
-    def test_tasks_that_it_starts_have_not(self, store):
-        async def child():
-            assert await TaskLock("video:1", reentrant=True).aacquire() is False
-            assert await sync_to_async(TaskLock("video:1", reentrant=True).acquire)() is False
-            assert await sync_to_async(within)() is False
-
-        def within():
-            return async_to_sync(TaskLock("video:1", reentrant=True).aacquire)()
-
-        async def main():
-            await asyncio.gather(child(), child())
-
-        with TaskLock("video:1"):
-            async_to_sync(main)()
 
     def test_the_caller_is_itself_again_afterwards(self, store):
         """asgiref brings back the context of what it called."""
@@ -254,32 +247,78 @@ class TestSynchronousCallers:
         assert not is_task_locked("video:1")
 
 
-class TestWhatNobodyHas:
-    """A lease ends with whoever has it, and the heartbeat stops to renew it."""
+def taken(answer: Lease | Refusal) -> Lease:
+    """The lease, of a lock that was free."""
+    assert isinstance(answer, Lease)
+    return answer
 
-    def forgotten(self, token: str) -> bool:
-        return all(lease.token != token for lease in heartbeat.leases())
 
-    def test_a_lock_that_was_acquired(self, store):
+class TestALease:
+    def test_may_replace_one_whose_token_is_known(self, store: str) -> None:
         lock = TaskLock("video:1")
-        assert lock.acquire()
-        token = lock.token
-        assert not self.forgotten(token)
-        del lock
-        assert self.forgotten(token)
-        assert TaskLock("video:1").acquire() is False  # until its lease ends
+        with ThreadPoolExecutor(1) as other:
+            before = taken(other.submit(lock.take).result(20))
+            assert isinstance(lock.take(0, supersedes="another"), Refusal)
+            after = taken(lock.take(0, supersedes=before.token))
+            assert after.token != before.token
+            assert lock.give(before) is Released.NOT_YOURS
+            assert lock.give(after) is Released.RELEASED
 
-    def test_a_block_that_was_not_left(self, store):
-        """As after an exception from a signal handler in the moment in which its end is called."""
+    def test_re_entry_is_counted(self, store: str) -> None:
+        lock = TaskLock("video:1", reentrant=True)
+        lease = taken(lock.take())
+        assert lock.take() is lease
+        assert lock.give(lease)
+        assert is_task_locked("video:1")
+        assert lock.give(lease) is Released.RELEASED
+        assert not is_task_locked("video:1")
 
-        def begin():
-            with TaskLock("around"):
-                lock = TaskLock("video:1")
-                lock.__enter__()
-                return lock.token
+    def test_says_who_has_it(self, store: str) -> None:
+        lock = TaskLock("video:1", task=Task("transcode", "one"), row="videos.video:1", kind="video:{id}")
+        lease = taken(lock.take())
+        record = get_backend().get("video:1")
+        assert record is not None
+        assert record.token == lease.token
+        assert (record.holder.task_id, record.holder.row, record.holder.kind) == ("one", "videos.video:1", "video:{id}")
 
-        token = begin()
-        assert self.forgotten(token)
-        assert here(current_lock) is None
-        with TaskLock("other") as other:
-            assert current_lock() is other
+
+class TestTooLate:
+    """What the store says counts from when it was asked, and not from when it is heard."""
+
+    def test_a_grant_that_is_heard_after_its_lease_is_none(self, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        backend, late = get_backend(), [0.0]
+        acquire, monotonic = backend.acquire, locks.monotonic
+
+        def slow(request: AcquireRequest) -> Grant | Busy:
+            late[0] = 60.0
+            return acquire(request)
+
+        monkeypatch.setattr(backend, "acquire", slow)
+        monkeypatch.setattr(locks, "monotonic", lambda: monotonic() + late[0])
+        lock = TaskLock("video:1", lease=30, on_unavailable="run")
+        with pytest.raises(BackendUnavailable, match="after the lease was over") as caught:
+            lock.acquire()
+        assert not caught.value.down
+        assert not lock.taken
+        eventually(lambda: not is_task_locked("video:1"))
+
+    def test_a_lock_that_was_handed_over_long_ago_is_asked_for_again(
+        self, store: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """As to a waiter in a process that was stopped: meanwhile others had it."""
+        clock, asked = [1000.0], []
+
+        class Stopped(Waiter):
+            def acquire(self) -> Grant | Busy:
+                asked.append(clock[0])
+                return Busy(None) if len(asked) == 1 else Grant(2, 3000)
+
+            def wait(self, seconds: float) -> Grant | None:
+                clock[0] += 2.0
+                return Grant(1, 3000)
+
+        backend = get_backend()
+        monkeypatch.setattr(acquiring, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(backend, "waiter", lambda request: Stopped(backend, request))
+        sent, answer, _ = acquiring.acquire_within(backend, an_ask("video:1"), 60)
+        assert (sent, answer) == (1002.0, Grant(2, 3000))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -12,7 +11,7 @@ from django_tasklock.types import AcquireRequest
 from tests.support import environment
 from tests.support.stores import clear, new_token
 
-__all__ = ["a_request", "clear_permits", "judge_permits", "lapse"]
+__all__ = ["a_request", "clear_permits", "lapse"]
 
 
 def a_request(
@@ -31,27 +30,6 @@ def clear_permits(store: str) -> None:
         LimiterRow.objects.all().delete()
     else:
         clear(store)
-
-
-def judge_permits(lines: Iterable[str], limit: int) -> tuple[int, list[str]]:
-    """The most that were inside at once, and what is wrong with a log of ``enters <who>`` and ``leaves <who>``."""
-    inside: set[str] = set()
-    most, wrong = 0, []
-    for number, line in enumerate(lines):
-        what, who = line.split()
-        if what == "enters":
-            if who in inside:
-                wrong.append(f"line {number}: {who} enters twice")
-            inside.add(who)
-            if len(inside) > limit:
-                wrong.append(f"line {number}: {len(inside)} inside")
-        elif who not in inside:
-            wrong.append(f"line {number}: {who} leaves from outside")
-        else:
-            inside.remove(who)
-        most = max(most, len(inside))
-    wrong += [f"{who} never left" for who in sorted(inside)]
-    return most, wrong
 
 
 def lapse(store: str, permits: Any, name: str, token: str) -> None:

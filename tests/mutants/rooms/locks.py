@@ -29,21 +29,21 @@ FAULTS = [
         "a held lock can be taken again without being asked for that",
         "        if not self.parameters.reentrant:",
         "        if False:",
-        "tests/locks/test_take.py",
+        "tests/locks/test_ownership.py",
     ),
     Fault(
         "locks/lock.py",
         "the first of two releases of a lock taken twice ends it",
         "        lease.count += 1",
         "        pass",
-        "tests/locks/test_take.py",
+        "tests/locks/test_ownership.py",
     ),
     Fault(
         "locks/lock.py",
         "a grant that came too late counts",
         "        if monotonic() >= lease.deadline:",
         "        if False:",
-        "tests/locks/test_take.py",
+        "tests/locks/test_ownership.py",
     ),
     Fault(
         "locks/lock.py",
@@ -65,7 +65,7 @@ FAULTS = [
         "a store that refuses lets bodies run",
         '        if action == "run" and not error.down:',
         "        if False:",
-        "tests/locks/test_unavailable_policy.py",
+        "tests/locks/test_unavailable.py",
     ),
     Fault(
         "locks/taken.py",
@@ -87,7 +87,7 @@ FAULTS = [
         "            handed = waiter.wait(seconds)\n"
         "            if handed is not None and monotonic() < sent + handed.ttl / 2000:",
         "            handed = waiter.wait(seconds)\n            if handed is not None:",
-        "tests/locks/test_take.py",
+        "tests/locks/test_ownership.py",
     ),
     Fault(
         "locks/acquire.py",
