@@ -35,7 +35,7 @@ def answer_lost(to: str) -> Iterator[list[str]]:
 
 
 @contextmanager
-def unreachable(times: int) -> Iterator[list[int]]:
+def unreachable(times: int, says: str = "connection refused") -> Iterator[list[int]]:
     """The next ``times`` connections that this thread wants to make are refused."""
     refused: list[int] = []
     wrapper: Any = connections["default"]
@@ -44,7 +44,7 @@ def unreachable(times: int) -> Iterator[list[int]]:
     def get_new_connection(params: Any) -> Any:
         if len(refused) < times:
             refused.append(len(refused))
-            raise OperationalError("connection refused")
+            raise OperationalError(says)
         return plain(params)
 
     wrapper.get_new_connection = get_new_connection
