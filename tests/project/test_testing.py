@@ -39,6 +39,7 @@ from django_tasklock import (
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import MemoryBackend
 from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.process import AFTER_FORK
 from tests.support.current import here
 from tests.support.guards import elsewhere
 from tests.support.public import Received, in_store, script, setting
@@ -112,6 +113,18 @@ class TestForgetting:
         assert TaskLock("kept", lease=60).acquire()
 
     test_nor_did_that_one = test_the_last_test_left_nothing
+
+    def test_every_module_that_begins_anew_in_a_fork_is_forgotten_or_has_nothing_of_locks(self) -> None:
+        stays = {
+            "django_tasklock.locks.holder",  # which process this is
+            "django_tasklock.backends",  # the store in force, and its connections
+            "django_tasklock.backends.contract.threads",  # those that run verbs for coroutines
+            "django_tasklock.backends.memory.store",  # emptied by reset()
+            "django_tasklock.db.connections",  # scopes of bodies that run
+            "django_tasklock.db.pools",  # connections
+            "django_tasklock.db.forks",  # threads
+        }
+        assert set(AFTER_FORK) - stays <= set(testing.REMEMBERING)
 
 
 class TestAdvance:
