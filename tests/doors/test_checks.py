@@ -25,7 +25,6 @@ from tests.testapp.models import Note, PlainVideo, Video
 
 BACKENDS = "django_tasklock.backends"
 ELSEWHERE = "redis://127.0.0.1:1/0"
-DJANGO_REDIS, DJANGO = "django_redis.cache.RedisCache", "django.core.cache.backends.redis.RedisCache"
 SECRET = "3q8nDkYH2rTtVb5mXw9LpZc7FsJ4aGeU"  # 32 characters
 
 
@@ -112,6 +111,19 @@ class TestSettings:
         assert what in message.msg
         assert hint in message.hint
         assert SECRET not in str(message)
+        with pytest.raises(SystemCheckError, match=r"tasklock\.E001"):
+            call_command("check")
+
+    def test_w008_a_key_that_can_be_guessed(self, settings):
+        """Or whose name and secret stand in each other's place: neither is told."""
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEYS": {"grafana": SECRET[:31], "curl": SECRET}}
+        (message,) = found("W008")
+        assert message.msg == "TASKLOCK['API_KEYS']['grafana'] has 31 characters: it can be guessed."
+        assert "secrets.token_urlsafe(32)" in message.hint
+        assert SECRET[:31] not in str(message)
+        settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEYS": {SECRET: "grafana"}}
+        (message,) = found("W008")
+        assert SECRET not in str(message)
 
     @pytest.mark.parametrize("package", ["django_tenants", "tenant_schemas"])
     def test_e008_a_schema_per_tenant_and_one_prefix(self, settings, package, monkeypatch):
@@ -125,11 +137,6 @@ class TestSettings:
         settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": "os.getcwd"}
         found()
 
-    def test_manage_py_check_fails(self, settings):
-        settings.TASKLOCK = {"TIMOUT": 5}
-        with pytest.raises(SystemCheckError, match=r"tasklock\.E001.*TIMOUT"):
-            call_command("check")
-
     @pytest.mark.parametrize("given", [{"LEASE": 1}, {"LEASE": timedelta(milliseconds=900), "TIMEOUT": 5}])
     def test_w006_a_lease_that_one_slow_answer_outlasts(self, settings, given):
         settings.TASKLOCK = {"LOCATION": ELSEWHERE, **given}
@@ -137,27 +144,6 @@ class TestSettings:
         assert not message.is_serious()
         assert "one slow answer" in message.msg
         assert "1.5 s or more" in message.hint
-
-
-class TestKeys:
-    @pytest.fixture
-    def keys(self, settings):
-        def give(**keys):
-            settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEYS": keys}
-
-        return give
-
-    def test_w008_a_key_that_can_be_guessed(self, keys):
-        keys(grafana=SECRET[:31], curl=SECRET)
-        (message,) = found("W008")
-        assert message.msg == "TASKLOCK['API_KEYS']['grafana'] has 31 characters: it can be guessed."
-        assert "secrets.token_urlsafe(32)" in message.hint
-        assert SECRET[:31] not in str(message)
-
-    def test_w008_name_and_secret_in_each_others_place(self, keys):
-        keys(**{SECRET: "grafana"})
-        (message,) = found("W008")
-        assert SECRET not in str(message)
 
 
 class TestBackend:
@@ -221,14 +207,6 @@ class TestGuards:
         guard(exclude=Exists(Note.objects.filter(video=OuterRef("pk")))).register(Video)
         found()
 
-    @pytest.mark.parametrize("label", ["testapp.Film", "nowhere.Video", "Video"])
-    def test_e004_no_such_model(self, label):
-        guard().register(label)
-        (message,) = found("E004")
-        assert message.is_serious()
-        assert label in message.msg
-        assert message.hint == "Use 'app_label.Model'."
-
     @pytest.mark.parametrize(
         ("changes", "what"),
         [
@@ -282,15 +260,6 @@ class TestGuards:
         assert "excludes by a joined table" in message.msg
         assert "Exists" in message.hint
 
-    def test_w003_a_model_without_the_columns_once_for_each(self):
-        guard().register(PlainVideo)
-        guard().register("testapp.PlainVideo")
-        (message,) = found("W003")
-        assert not message.is_serious()
-        assert message.obj is PlainVideo
-        assert "guarded by its state alone" in message.msg
-        assert "django_tasklock.models.GuardedModel" in message.hint
-
     @pytest.mark.parametrize(
         ("columns", "says"),
         [
@@ -314,12 +283,24 @@ class TestGuards:
         (message,) = found("E004")
         assert says in message.msg
 
-    def test_w007_rows_that_no_index_finds_once_for_each(self):
+    def test_e004_no_such_model(self):
+        for label in ("testapp.Film", "nowhere.Video", "Video"):
+            no_guards()
+            guard().register(label)
+            (message,) = found("E004")
+            assert message.is_serious()
+            assert label in message.msg
+            assert message.hint == "Use 'app_label.Model'."
+
+    def test_w003_no_columns_and_w007_no_index_once_for_each(self):
         for _ in range(2):
             guard(field="progress", claim_from=[0], claim_as=1).register("testapp.PlainVideo")
-        (_, message) = found("W003", "W007")
+        (columns, message) = found("W003", "W007")
+        assert "guarded by its state alone" in columns.msg
+        assert "django_tasklock.models.GuardedModel" in columns.hint
+        assert not columns.is_serious()
         assert not message.is_serious()
-        assert message.obj is PlainVideo
+        assert columns.obj is message.obj is PlainVideo
         assert message.msg.startswith("No index of testapp.PlainVideo begins with 'progress'")
         assert 'models.Index(fields=["progress"])'.replace('"', "'") in message.hint
 

@@ -69,18 +69,12 @@ class TestDb:
         assert response["Content-Type"] == "application/json"
         assert "no-store" in response["Cache-Control"]
         said = response.json()
-        assert set(said) == {"status", "pool", "databases"}
         assert said["status"] == "healthy"
         facts = said["databases"]["default"]
         assert set(facts) == {"reachable", "vendor", "latency_ms", "pool"}
-        assert facts["reachable"] is True
-        assert facts["vendor"] == connection.vendor
-        assert 0 <= facts["latency_ms"] < 5000
-        assert said["pool"] == facts["pool"]
-        names = ("pool_size", "checked_out", "overflow", "checked_in", "invalid", "max_size", "waiting")
-        assert set(said["pool"]) == set(names)
-        assert said["pool"]["checked_out"] == 0
-        assert {said["pool"][name] for name in names if name != "checked_out"} == {None}
+        assert (facts["reachable"], facts["vendor"]) == (True, connection.vendor)
+        names = {"pool_size", "checked_out", "overflow", "checked_in", "invalid", "max_size", "waiting"}
+        assert said["pool"] == facts["pool"] == {**dict.fromkeys(names), "checked_out": 0}
 
     def test_a_pool_with_none_to_spare_is_unhealthy_in_time(self, client):
         needs_pool()
@@ -120,28 +114,6 @@ class TestDb:
         assert "internal" not in response.content.decode()
         assert "health: health-default cannot be asked" in caplog.text
 
-    def test_hanging_it_answers_in_time_and_with_one_thread(self, monkeypatch):
-        go_on, asked = threading.Event(), []
-        plain = type(connections["default"]).get_new_connection
-
-        def hangs(self, params):
-            asked.append(threading.get_ident())
-            go_on.wait(30)
-            return plain(self, params)
-
-        connection.close()
-        monkeypatch.setattr(type(connections["default"]), "get_new_connection", hangs)
-        try:
-            forget()
-            for _ in range(2):
-                found, seconds = took(lambda: database.check_databases("default", timeout=0.2))
-                assert found["default"]["reachable"] is False
-                assert seconds < PATIENCE
-            assert len(asked) == 1
-        finally:
-            go_on.set()
-            database.get_probe("default").result(30)
-
     def test_in_no_transaction_and_without_a_login(self, client, settings, monkeypatch):
         monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]
@@ -153,20 +125,6 @@ class TestDb:
         assert connection.connection is None
 
 
-@pytest.mark.parametrize("address", ["/health/db", "/health/db/default/", "/health/locks", "/health/locks/"])
-@pytest.mark.django_db(transaction=True)
-class TestBoth:
-    @pytest.fixture(autouse=True)
-    def _locks_in_memory(self, settings):
-        settings.TASKLOCK = MEMORY
-
-    def test_head_has_no_body_and_nothing_else_is_allowed(self, client, address):
-        response = client.head(address)
-        assert (response.status_code, response.content) == (200, b"")
-        for method in (client.post, client.put, client.delete):
-            assert method(address).status_code == 405
-
-
 class TestLocks:
     @pytest.mark.redis
     def test_healthy(self, client):
@@ -175,20 +133,18 @@ class TestLocks:
             said = response.json()
             assert response.status_code == 200
             assert "no-store" in response["Cache-Control"]
-            assert set(said) == {"status", "store", "heartbeat", "warnings"}
-            assert said["status"] == "healthy"
+            assert (said["status"], said["warnings"]) == ("healthy", [])
             assert said["heartbeat"] == {"alive": True, "leases": len(heartbeat), "late_seconds": 0.0}
             assert said["heartbeat"]["leases"] >= 1
+            head = client.head("/health/locks/")
+            assert (head.status_code, head.content) == (200, b"")
+            assert client.post("/health/locks").status_code == 405
             secrets = ("top-secret-name", lock.token, str(get_backend().location), "127.0.0.1")
             assert not [secret for secret in secrets if secret in response.content.decode()]
         facts = said["store"]
         assert set(facts) == {"reachable", "backend", "latency_ms", "clock_difference_ms", "eviction_policy"}
-        assert facts["reachable"] is True
-        assert facts["backend"] == "redis"
-        assert 0 < facts["latency_ms"] < 2000
-        assert abs(facts["clock_difference_ms"]) < 2000
-        assert facts["eviction_policy"] == "noeviction"
-        assert said["warnings"] == []
+        assert (facts["reachable"], facts["backend"], facts["eviction_policy"]) == (True, "redis", "noeviction")
+        assert facts["latency_ms"] > 0
 
     @pytest.mark.redis
     def test_a_store_that_may_evict_and_one_that_does_not_say(self, client, settings, redis_server):
@@ -226,7 +182,7 @@ class TestLocks:
             forget()
             eventually(lambda: client.get("/health/locks").status_code == 200)
 
-    def test_leases_that_nobody_renews(self, client, settings, monkeypatch):
+    def test_leases_that_nobody_renews_and_clocks_that_differ(self, client, settings, monkeypatch):
         settings.TASKLOCK = MEMORY
         with TaskLock("a", timeout=100, lease=3) as lock:
             assert client.get("/health/locks").status_code == 200
@@ -242,13 +198,10 @@ class TestLocks:
             assert (response.status_code, response.json()["heartbeat"]["alive"]) == (503, False)
         response = client.get("/health/locks")
         assert (response.status_code, response.json()["heartbeat"]["alive"]) == (200, None)
-
-    def test_clocks_that_differ(self, client, settings, monkeypatch):
-        settings.TASKLOCK = MEMORY
+        forget()
         monkeypatch.setattr(type(get_backend()), "condition", lambda self: Condition(0.5, -7.0, "noeviction"))
         said = client.get("/health/locks").json()
-        assert said["status"] == "healthy"
-        assert said["store"]["clock_difference_ms"] == -7000
+        assert (said["status"], said["store"]["clock_difference_ms"]) == ("healthy", -7000)
         assert said["warnings"] == ["the clock of this machine differs from the store's"]
 
 
@@ -298,23 +251,19 @@ class TestInstances:
 
 
 class TestProbe:
-    def test_concurrent_requests_share_one_probe(self):
+    def test_concurrent_requests_share_one_probe_and_its_answer_ages(self, monkeypatch):
         go_on, asked = threading.Event(), []
         probe = Probe(lambda: (asked.append(1), go_on.wait(30)), "test")
         answers = [probe.start() for _ in range(5)]
         go_on.set()
         assert len({id(answer.result(30)) for answer in answers}) == 1
+        assert probe.result() == answers[0].result()
         assert len(asked) == 1
-
-    def test_an_old_answer_is_not_given(self, monkeypatch):
-        asked = []
-        probe = Probe(lambda: asked.append(1) or len(asked), "test")
-        assert probe.result() == 1
-        assert probe.result() == 1
-        probe.forget()
         monkeypatch.setattr(probes, "MAX_AGE", 0.0)
-        assert probe.result() == 2
-        assert probe.result() == 3
+        probe.forget()  # the one that is there is fresh for longer
+        probe.result()
+        probe.result()
+        assert len(asked) == 3
 
 
 @pytest.mark.django_db(transaction=True)
@@ -328,14 +277,10 @@ class TestPlugins:
         settings.INSTALLED_APPS = [*settings.INSTALLED_APPS, "health_check"]
         forget()
 
-    def results(self, **options):
-        from django_tasklock.health.plugins import Locks
-
-        error = asyncio.run(Locks(**options).get_result()).error
-        return error and str(error)
-
-    def test_in_its_view(self, settings):
+    def test_in_its_view(self, settings, monkeypatch):
         from health_check.views import HealthCheckView
+
+        from django_tasklock.health.plugins import Locks
 
         checks = ["django_tasklock.health.plugins.Locks"]
         urls = type("urls", (), {"urlpatterns": [path("ht/", HealthCheckView.as_view(checks=checks))]})
@@ -344,14 +289,18 @@ class TestPlugins:
         assert response.status_code == 200
         assert response.json() == {"Locks()": "OK"}
 
-    def test_unhealthy(self, monkeypatch):
+        def error(**options):
+            forget()
+            found = asyncio.run(Locks(**options).get_result()).error
+            return found and str(found)
+
+        backend = type(get_backend())
+        monkeypatch.setattr(backend, "condition", lambda self: Condition(0.5, 0.0, "allkeys-lru"))
+        assert error() is None
+        assert error(strict=True).startswith("Warning: the store may evict locks")
+
         def down(self):
             raise ConnectionError("hunter2")
 
-        monkeypatch.setattr(type(get_backend()), "condition", down)
-        assert self.results() == "Unavailable: the lock store does not answer"
-
-    def test_warnings_count_if_strict(self, monkeypatch):
-        monkeypatch.setattr(type(get_backend()), "condition", lambda self: Condition(0.5, 0.0, "allkeys-lru"))
-        assert self.results() is None
-        assert self.results(strict=True).startswith("Warning: the store may evict locks")
+        monkeypatch.setattr(backend, "condition", down)
+        assert error() == "Unavailable: the lock store does not answer"

@@ -98,25 +98,24 @@ class TestTheLease:
 
 @pytest.mark.slow  # each asks the workers for two seconds
 class TestChecks:
-    def test_too_short(self, app: Celery, settings: Any) -> None:
-        lease(settings, 2)
-        [error] = check_message_lease()
-        assert error.id == "tasklock.E007"
-        assert error.msg.startswith("TASKLOCK['MESSAGE_LEASE'] is 2 s")
-        lease(settings, 60)
-        app.conf.broker_transport_options = {"visibility_timeout": 2}
-        [error] = check_message_lease()
-        assert error.id == "tasklock.E007"
-        assert error.msg.startswith("The visibility_timeout in broker_transport_options is 2 s")
-
-    def test_too_long(self, app: Celery, settings: Any) -> None:
-        lease(settings, 60)
-        app.conf.broker_transport_options = {"visibility_timeout": 43200}
-        [warning] = check_message_lease()
-        assert warning.id == "tasklock.W019"
-        assert "43200 s: for so long" in warning.msg
-        app.conf.broker_transport_options = {"visibility_timeout": 30}
-        assert check_message_lease() == []
+    @pytest.mark.parametrize(
+        ("setting", "timeout", "id", "said"),
+        [
+            (2, None, "E007", "TASKLOCK['MESSAGE_LEASE'] is 2 s"),
+            (60, 2, "E007", "The visibility_timeout in broker_transport_options is 2 s"),
+            (60, 43200, "W019", "43200 s: for so long"),
+            (60, 30, None, ""),
+        ],
+    )
+    def test_too_short_and_too_long(
+        self, app: Celery, settings: Any, setting: int, timeout: int | None, id: str | None, said: str
+    ) -> None:
+        lease(settings, setting)
+        if timeout is not None:
+            app.conf.broker_transport_options = {"visibility_timeout": timeout}
+        found = check_message_lease()
+        assert ids(found) == ([id] if id else [])
+        assert not found or said in found[0].msg
 
     def test_a_worker_that_does_not_renew_is_named(
         self, app: Celery, settings: Any, monkeypatch: pytest.MonkeyPatch

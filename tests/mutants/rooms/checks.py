@@ -15,7 +15,7 @@ FAULTS = [
         "a secret in the place of a name is printed",
         'return repr(name) if len(name) < SHORTEST_KEY else "..."',
         "return repr(name)",
-        "tests/doors/test_checks.py::TestKeys",
+        "tests/doors/test_checks.py::TestSettings",
     ),
     Fault(
         "checks/store.py",
