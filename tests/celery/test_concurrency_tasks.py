@@ -23,6 +23,7 @@ from django_tasklock import (
 )
 from tests.support.celery_site import limited_tasks
 from tests.support.celery_site.journal import most_at_once
+from tests.support.celery_site.redelivery_tasks import collect
 from tests.support.current import here
 from tests.support.guards import GUARD, elsewhere
 from tests.support.once_app import once_app
@@ -33,17 +34,7 @@ pytestmark = [pytest.mark.redis]
 SITE_TASKS = ["tests.support.celery_site.limited_tasks", "tests.support.celery_site.redelivery_tasks"]
 
 
-@pytest.fixture
-def single(celery_site):
-    """A site whose limiter ``single`` is taken by task ``a`` until ``celery_site.gate_of_a`` opens."""
-    celery_site.worker(concurrency=3)
-    celery_site.gate_of_a = celery_site.gate()
-    celery_site.first = celery_site.publish("limited_skip", "a", until=celery_site.gate_of_a)
-    celery_site.started("a")
-    return celery_site
-
-
-class TestWords:
+class TestOnWorkers:
     def test_tasks_come_again_until_they_have_a_permit_and_are_never_more_than_the_limit(self, celery_site):
         """By default; with ``max_retries=0``, so no retry of the task is spent."""
         celery_site.worker(concurrency=4)
@@ -53,68 +44,33 @@ class TestWords:
         assert len(celery_site.events("start")) == 8
         assert ConcurrencyLimiter("transcode", 2).info().used == 0
 
-    def test_one_that_is_refused_leaves_the_worker_to_others(self, celery_site):
-        """Gold standard 8.26: no slot is held by what waits."""
-        celery_site.worker(concurrency=1)
-        limiter = ConcurrencyLimiter("paired", 1)
-        limiter.acquire()
-        waits = celery_site.publish("both_limited", "waits")
-        assert celery_site.outcome(celery_site.publish("hold", "free"))[0] == "SUCCESS"
-        assert not celery_site.events("start", key="waits")
-        limiter.release()
-        assert celery_site.outcome(waits)[0] == "SUCCESS"
-
-    def test_what_does_not_wait(self, single):
+    def test_what_does_not_wait(self, celery_site):
         """One after the other, while the only permit is taken."""
-        from tests.support.celery_site.redelivery_tasks import collect
+        celery_site.worker(concurrency=3)
+        first = celery_site.publish("limited_skip", "a", until=celery_site.gate())
+        celery_site.started("a")
 
-        state, value = single.outcome(single.publish("limited_skip", "b"))
+        state, value = celery_site.outcome(celery_site.publish("limited_skip", "b"))
         assert state == "SUCCESS"
         assert (value["status"], value["reason"], value["name"]) == ("skipped", "limit_reached", "single")
-        assert single.first.id in value["holder"]
-
-        state, error = single.outcome(single.publish("limited_raise", "b"))
-        assert state == "FAILURE"
-        assert "none of 1 permits is free" in str(error)
+        assert first.id in value["holder"]
 
         # Inside of another task the message is not the function's to put aside.
-        state, error = single.outcome(single.publish("inside_limited", "b"))
-        assert state == "FAILURE"
-        assert "none of 1 permits" in str(error)
+        for name in ("limited_raise", "inside_limited"):
+            state, error = celery_site.outcome(celery_site.publish(name, "b"))
+            assert state == "FAILURE"
+            assert "none of 1 permits is free" in str(error)
 
         # A member of a chord without a result would leave the others waiting, so a rejection is a skip there.
         task = limited_tasks.limited_reject
-        state, value = single.outcome(chord(group(task.s("b"), task.s("c")), collect.s(key="c"))())
+        state, value = celery_site.outcome(chord(group(task.s("b"), task.s("c")), collect.s(key="c"))())
         assert state == "SUCCESS"
         assert str(value).count("limit_reached") == 2
 
-        rejected = single.publish("limited_reject", "b")
-        single.wait_until(lambda: rejected.id in {event.task_id for event in single.events("conflict", "reject")})
-        assert single.waiting() == 0
-        assert not single.events("start", key="b")
-
-
-class TestTogether:
-    @pytest.mark.database
-    @pytest.mark.django_db(transaction=True)
-    def test_neither_a_lock_nor_a_row_is_held_by_what_finds_no_permit(self, name):
-        """It comes again, later each time, and has spent no retry of its own."""
-        with once_app() as app:
-            body = concurrency_limited(name, 1)(lambda pk: "ran")
-            task = app.task(model_lock(Video, name + ":{pk}", guard=GUARD)(body), base=app.app.Task, max_retries=0)
-            video = Video.objects.create()
-            task.delay(video.pk)
-            pauses = []
-            with ConcurrencyLimiter(name, 1):
-                for _ in range(7):
-                    state, retry = elsewhere(app.run)
-                    assert (state, get_lock_info(f"{name}:{video.pk}")) == ("RETRY", None)
-                    assert Video.objects.get().status == GUARD.retry
-                    pauses.append(retry.when)
-            assert 1 <= pauses[0] <= 1.25
-            assert pauses[0] < pauses[2] < pauses[5]
-            assert pauses[6] <= 37.5
-            assert app.run() == ("SUCCESS", "ran")
+        rejected = celery_site.publish("limited_reject", "b")
+        celery_site.wait_until(lambda: rejected.id in {one.task_id for one in celery_site.events("conflict", "reject")})
+        assert celery_site.waiting() == 0
+        assert not celery_site.events("start", key="b")
 
     def test_the_permit_of_a_child_that_is_killed(self, celery_site):
         """With a lease of an hour: the message that comes back frees it."""
@@ -126,6 +82,28 @@ class TestTogether:
         gate.open()
         assert celery_site.outcome(back) == ("SUCCESS", {"status": "success", "key": "back"})
         assert ConcurrencyLimiter("single", 1).info().used == 0
+
+
+@pytest.mark.database
+@pytest.mark.django_db(transaction=True)
+def test_neither_a_lock_nor_a_row_nor_a_slot_is_held_by_what_finds_no_permit(name):
+    """Gold standard 8.26: it comes again, later each time, and has spent no retry of its own."""
+    with once_app() as app:
+        body = concurrency_limited(name, 1)(lambda pk: "ran")
+        task = app.task(model_lock(Video, name + ":{pk}", guard=GUARD)(body), base=app.app.Task, max_retries=0)
+        video = Video.objects.create()
+        task.delay(video.pk)
+        pauses = []
+        with ConcurrencyLimiter(name, 1):
+            for _ in range(7):
+                state, retry = elsewhere(app.run)
+                assert (state, get_lock_info(f"{name}:{video.pk}")) == ("RETRY", None)
+                assert Video.objects.get().status == GUARD.retry
+                pauses.append(retry.when)
+        assert 1 <= pauses[0] <= 1.25
+        assert pauses[0] < pauses[2] < pauses[5]
+        assert pauses[6] <= 37.5
+        assert app.run() == ("SUCCESS", "ran")
 
 
 class TestFunctions:
@@ -160,40 +138,13 @@ class TestFunctions:
         asyncio.run(main())
         assert most == 2
 
-    def test_other_words_raise_where_there_is_no_message(self, name):
-        @concurrency_limited(name, 1, on_conflict="retry")
-        async def work():
-            raise AssertionError
-
-        with ConcurrencyLimiter(name, 1), pytest.raises(TaskLockAcquireError):
-            asyncio.run(work())
-
-    def test_skip_and_a_wait_that_is_over(self, name):
-        @concurrency_limited(name, 1, on_conflict="skip")
-        async def skips():
-            raise AssertionError
-
-        @concurrency_limited(name, 1, blocking_timeout=0.02)
-        async def waits():
-            raise AssertionError
-
+    def test_skip_and_a_wait_that_is_over_and_words_for_messages(self, name):
         with ConcurrencyLimiter(name, 1):
-            assert asyncio.run(skips())["reason"] == "limit_reached"
-            with pytest.raises(TaskLockAcquireError):
-                asyncio.run(waits())
-
-    def test_an_eager_task_waits(self, name):
-        from celery import Celery
-
-        app = Celery("eager", set_as_current=False)
-        app.conf.task_always_eager = True
-
-        @app.task
-        @concurrency_limited(name, 1)
-        def work():
-            return ConcurrencyLimiter(name, 1).info().used
-
-        assert work.delay().get() == 1
+            skips = concurrency_limited(name, 1, on_conflict="skip")(lambda: "ran")
+            assert elsewhere(skips)["reason"] == "limit_reached"
+            for options in ({"blocking_timeout": 0.02}, {"on_conflict": "retry"}):
+                with pytest.raises(TaskLockAcquireError):
+                    elsewhere(concurrency_limited(name, 1, **options)(lambda: "ran"))
 
     def test_the_permit_goes_with_the_body_that_raises(self, name):
         @concurrency_limited(name, 1)
@@ -217,6 +168,5 @@ class TestFunctions:
         ],
     )
     def test_what_cannot_work_is_refused_at_decoration(self, options, what):
-        limit = options.pop("limit", 3)
         with pytest.raises(TaskLockError, match=what):
-            concurrency_limited("x", limit, **options)(lambda: None)
+            concurrency_limited("x", **{"limit": 3, **options})(lambda: None)

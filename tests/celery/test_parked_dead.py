@@ -1,12 +1,16 @@
-"""A parked message that no worker takes holds up nobody behind it: after some attempts it is dead.
+"""What lies in the table of parked messages and cannot be run holds up nobody behind it, and runs nothing.
 
-Operators see it, and requeue or discard it.
+A message that no worker takes is dead after some attempts: operators see it, and requeue or discard it. Whoever can
+write to the table can neither run code with it, nor have a task run.
 """
 
 from __future__ import annotations
 
+import base64
 import json
+import pickle
 from io import StringIO
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,9 +22,11 @@ from django.db.models import F
 
 from django_tasklock import list_all_task_locks
 from django_tasklock.backends import get_backend
+from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.queue import promoter as promotion
 from django_tasklock.celery.queue.promoter import Promoter, promote
+from django_tasklock.db.clock import Now
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations import Actor
 from django_tasklock.operations.parked.acts import discard_parked, requeue_parked
@@ -30,7 +36,11 @@ from tests.support.once_app import OnceApp, once_app
 from tests.support.stores import eventually
 
 pytest_plugins = ["tests.support.once_fixtures"]
-pytestmark = pytest.mark.django_db(transaction=True)
+pytestmark = [
+    pytest.mark.django_db(transaction=True),
+    pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning"),
+]
+BY = Actor("somebody")
 
 
 @pytest.fixture(autouse=True)
@@ -73,6 +83,14 @@ def age(seconds: float) -> None:
     ParkedMessage.objects.update(changed_at=F("changed_at") - round(seconds * 1000))
 
 
+def waited_for(app: OnceApp) -> None:
+    """Time passes, until a promoter gives up."""
+    promoter = Promoter(app.app)
+    for _ in range(promotion.MOST_ATTEMPTS + 1):
+        age(promotion.LONGEST_PATIENCE + 1)
+        promoter.poll()
+
+
 def dead(app: OnceApp, **options: Any) -> Any:
     """A message whose task is no more, which was waited for long enough."""
     task = parked(app, **options)
@@ -82,16 +100,8 @@ def dead(app: OnceApp, **options: Any) -> Any:
     return task
 
 
-def waited_for(app: OnceApp) -> None:
-    """Time passes, until a promoter gives up."""
-    promoter = Promoter(app.app)
-    for _ in range(promotion.MOST_ATTEMPTS + 1):
-        age(promotion.LONGEST_PATIENCE + 1)
-        promoter.poll()
-
-
 class TestATaskThatIsNotKnown:
-    def test_an_unknown_task_does_not_block_the_queue(self, app: OnceApp) -> None:
+    def test_it_does_not_block_the_queue(self, app: OnceApp) -> None:
         """F35: it was sent for ever, and whoever waited behind it waited for ever."""
         gone = parked(app, 3)
         here = parked(app)
@@ -106,12 +116,9 @@ class TestATaskThatIsNotKnown:
         """Two apps on one database: each puts back its own."""
         theirs = parked(app)
         with once_app() as other:
-            ours = parked(other)
+            parked(other)
             assert promote("n", other.app)
-            message = other.take()
-            assert message is not None
-            assert message.task == ours.name
-            assert other.run(message) == ("SUCCESS", 0)
+            assert other.run() == ("SUCCESS", 0)
             assert app.all() == []
         assert promote("n", app.app)
         assert [message.task for message in app.all()] == [theirs.name]
@@ -143,8 +150,6 @@ class TestATaskThatIsNotKnown:
         """F35: it answered with the dead message's result for an hour."""
         task = dead(app, unique="until_finish")
         assert [one for one in list_all_task_locks() if one.name.startswith(f"unique:{task.name}:")] == []
-        app.app.tasks.register(task)
-        assert task.delay(5).id == app.take().id  # type: ignore[union-attr]
 
 
 class Consumer:
@@ -154,10 +159,10 @@ class Consumer:
         self.app = app
 
 
-class TestAWorkerSaysSo:
-    """F35: ``task_unknown`` and ``task_rejected``."""
+class TestNoWorkerTakesIt:
+    """F35: a worker says so by ``task_unknown`` or ``task_rejected``, or nobody consumes its queue."""
 
-    def tell(self, app: OnceApp, signal: Any) -> None:
+    def refuse(self, app: OnceApp, signal: Any) -> None:
         message = app.take()
         assert message is not None
         told = SimpleNamespace(headers=message.headers)
@@ -167,7 +172,7 @@ class TestAWorkerSaysSo:
     def test_the_line_goes_on_and_it_comes_again_later(self, app: OnceApp, signal: Any) -> None:
         parked(app, 2)
         assert promote("n", app.app)
-        self.tell(app, signal)
+        self.refuse(app, signal)
         eventually(lambda: rows("state", "attempts") == [("parked", 1), ("parked", 0)])
         assert promote("n", app.app)
         assert app.run() == ("SUCCESS", 1)
@@ -176,98 +181,37 @@ class TestAWorkerSaysSo:
         assert app.run() == ("SUCCESS", 0)
         assert rows() == []
 
-    def test_in_the_end_it_is_dead(self, app: OnceApp) -> None:
-        parked(app)
-        for attempt in range(1, promotion.MOST_ATTEMPTS + 1):
-            assert promote("n", app.app)
-            self.tell(app, task_unknown)
-            eventually(lambda attempt=attempt: rows("state", "attempts") == [("parked", attempt)])
-            age(1000)
-        assert not promote("n", app.app)
-        assert rows("state") == [("dead",)]
-
     def test_one_that_was_revoked_is_over(self, app: OnceApp) -> None:
-        """F35: the docs say so; the worker that does not know the task never asks."""
+        """The worker that does not know the task never asks."""
         task = parked(app)
         [(task_id,)] = rows("task_id")
         worker_state.revoked.add(task_id)
         try:
             assert promote("n", app.app)
-            self.tell(app, task_unknown)
+            self.refuse(app, task_unknown)
             eventually(lambda: task.AsyncResult(task_id).state == "REVOKED")
         finally:
             worker_state.revoked.discard(task_id)
         assert rows() == []
 
-
-class TestItNeverArrives:
-    def test_an_end_of_attempts(self, app: OnceApp, caplog: Any) -> None:
-        """F35: nobody consumes its queue, or its worker drops it without a word."""
+    def test_in_the_end_it_is_dead_and_runs_if_it_arrives_after_all(self, app: OnceApp, caplog: Any) -> None:
+        """Its queue was only long."""
         parked(app, 2)
         for _ in range(promotion.MOST_ATTEMPTS):
             assert promote("n", app.app)
-            app.all()
+            [message] = app.all()
             age(promotion.LONGEST_PATIENCE + 1)
         assert promote("n", app.app)  # the next one
         assert rows("state", "attempts") == [("dead", promotion.MOST_ATTEMPTS), ("promoted", 1)]
         assert "no worker took it" in caplog.text
         assert app.run() == ("SUCCESS", 1)
-
-    def test_it_arrives_after_all(self, app: OnceApp, monkeypatch: Any) -> None:
-        """Its queue was only long."""
-        parked(app)
-        monkeypatch.setattr(promotion, "MOST_ATTEMPTS", 1)
-        assert promote("n", app.app)
-        age(promotion.LONGEST_PATIENCE)
-        assert not promote("n", app.app)
-        assert rows("state") == [("dead",)]
-        assert app.run() == ("SUCCESS", 0)
+        assert app.run(message) == ("SUCCESS", 0)
         assert rows() == []
 
 
 class TestOperators:
-    BY = Actor("somebody")
-
-    def test_requeue(self, app: OnceApp) -> None:
-        task = dead(app)
-        app.app.tasks.register(task)
-        [(task_id,)] = rows("task_id")
-        result = requeue_parked(task_id, by=self.BY, reason="it is back")
-        assert (bool(result), str(result)) == (True, f"Message {task_id} waits for its lock again.")
-        assert app.run() == ("SUCCESS", 0)
-        assert rows() == []
-        assert AuditEntry.objects.values_list("action", "name", "reason").get() == ("requeue", "n", "it is back")
-
-    def test_discard(self, app: OnceApp) -> None:
-        task = dead(app)
-        [(task_id,)] = rows("task_id")
-        assert discard_parked(task_id, by=self.BY)
-        assert rows() == []
-        assert task.AsyncResult(task_id).state == "REVOKED"
-        assert AuditEntry.objects.get().action == "discard"
-
-    def test_what_cannot_be_done(self, app: OnceApp) -> None:
-        parked(app)
-        [(task_id,)] = rows("task_id")
-        assert "not dead" in requeue_parked(task_id, by=self.BY).why
-        assert "no such" in requeue_parked("x", by=self.BY).why
-        assert "no such" in discard_parked("x", by=self.BY).why
-        assert promote("n", app.app)
-        assert "promoted" in discard_parked(task_id, by=self.BY).why
-        assert AuditEntry.objects.count() == 0
-
-    def test_one_that_is_not_signed_is_not_requeued(self, app: OnceApp) -> None:
-        dead(app)
-        row = ParkedMessage.objects.get()
-        ParkedMessage.objects.update(message=row.message + "x")
-        result = requeue_parked(row.task_id, by=self.BY)
-        assert not result
-        assert "SECRET_KEY" in result.why
-        assert rows("state") == [("dead",)]
-
-    def test_the_command(self, app: OnceApp) -> None:
-        task = dead(app)
-        app.app.tasks.register(task)
+    def test_the_command_requeues(self, app: OnceApp) -> None:
+        app.app.tasks.register(dead(app))
         [(task_id,)] = rows("task_id")
 
         def said(*words: str) -> str:
@@ -278,7 +222,128 @@ class TestOperators:
         assert f"{task_id}] dead" in said("--state", "dead")
         assert said("--state", "parked") == ""
         assert json.loads(said("n", "--json"))["messages"][0]["problem"].startswith("this app has no task")
-        assert "waits for its lock again" in said("--requeue", task_id, "--reason", "why not")
+        assert "waits for its lock again" in said("--requeue", task_id, "--reason", "it is back")
         with pytest.raises(CommandError, match="Not done: 1"):
             said("--requeue", task_id)
-        assert AuditEntry.objects.get().reason == "why not"
+        assert app.run() == ("SUCCESS", 0)
+        assert rows() == []
+        assert AuditEntry.objects.values_list("action", "name", "reason").get() == ("requeue", "n", "it is back")
+
+    def test_discard(self, app: OnceApp) -> None:
+        task = dead(app)
+        [(task_id,)] = rows("task_id")
+        assert discard_parked(task_id, by=BY)
+        assert rows() == []
+        assert task.AsyncResult(task_id).state == "REVOKED"
+        assert AuditEntry.objects.get().action == "discard"
+
+    def test_what_cannot_be_done(self, app: OnceApp) -> None:
+        parked(app)
+        [(task_id,)] = rows("task_id")
+        assert "not dead" in requeue_parked(task_id, by=BY).why
+        assert "no such" in requeue_parked("x", by=BY).why
+        assert "no such" in discard_parked("x", by=BY).why
+        assert promote("n", app.app)
+        assert "promoted" in discard_parked(task_id, by=BY).why
+        assert AuditEntry.objects.count() == 0
+
+    def test_one_that_is_not_signed_is_not_requeued(self, app: OnceApp) -> None:
+        dead(app)
+        row = ParkedMessage.objects.get()
+        ParkedMessage.objects.update(message=row.message + "x")
+        assert "SECRET_KEY" in requeue_parked(row.task_id, by=BY).why
+        assert rows("state") == [("dead",)]
+
+
+class Touch:
+    """Unpickled, it makes a file."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Path.touch, (self.path,)
+
+
+def insert(text: str, task: str = "a.task") -> None:
+    """A row that somebody has forged."""
+    ParkedMessage.objects.create(
+        key=key_of("n"), name="n", number=0, mode="queue", state="parked", task=task, task_id="forged",
+        message=text, parked_at=Now(), changed_at=Now(),
+    )  # fmt: skip
+
+
+class TestForged:
+    def test_a_pickle_is_not_opened(self, app: OnceApp, tmp_path: Path) -> None:
+        """C21: a worker that accepts JSON only ran what a row said was pickled."""
+        mark = tmp_path / "ran"
+        body = base64.b64encode(pickle.dumps(Touch(mark))).decode()
+        insert(json.dumps({"name": "n", "type": "application/x-python-serialize", "encoding": "binary", "bytes": body}))
+        Promoter(app.app).poll()
+        assert not mark.exists()
+        assert app.all() == []
+
+    def test_nor_is_one_that_is_signed_if_its_serializer_is_no_longer_accepted(self, app: OnceApp) -> None:
+        parked(app)
+        app.app.conf.accept_content = ["msgpack"]
+        assert not promote("n", app.app)
+        app.app.conf.accept_content = ["json", "msgpack"]
+        assert promote("n", app.app)
+        assert len(app.all()) == 1
+
+    @pytest.mark.parametrize("signature", ["", ":" + "x" * 43])
+    def test_json_without_a_signature_is_never_promoted(self, app: OnceApp, signature: str) -> None:
+        task = app.task(key="n", on_conflict="queue")
+        body = json.dumps(dict(task.signature(options={"task_id": "forged"})))
+        kept = {"name": "n", "type": "application/json", "encoding": "utf-8", "text": body}
+        insert(json.dumps(kept) + signature, task.name)
+        assert not promote("n", app.app)
+        Promoter(app.app).poll()
+        assert app.all() == []
+
+    @pytest.mark.parametrize(
+        "change",
+        [
+            lambda row, kept: kept.update(text=kept["text"].replace("[0]", '["other"]', 1)),
+            lambda row, kept: kept.update(type="application/x-yaml"),
+            lambda row, kept: kept.update(name="another"),
+            lambda row, kept: setattr(row, "task_id", "another"),
+            lambda row, kept: setattr(row, "key", key_of("another")),
+        ],
+        ids=["arguments", "serializer", "name", "task_id", "key"],
+    )
+    def test_one_that_was_tampered_with(self, app: OnceApp, change: Any) -> None:
+        """The signature is over all of it, and its message stays in its own row."""
+        parked(app)
+        row = ParkedMessage.objects.get()
+        text, _, signature = row.message.rpartition(":")
+        kept = json.loads(text)
+        change(row, kept)
+        row.message = f"{json.dumps(kept)}:{signature}"
+        row.save()
+        assert Promoter(app.app).poll() == 0
+        assert app.all() == []
+
+    @pytest.mark.parametrize("text", ["", "[]", '{"name": {}}', '{"name": "held"}'])
+    def test_a_row_that_is_no_message_does_not_block_the_queue(self, app: OnceApp, text: str) -> None:
+        """Nor does one that names a lock that is held."""
+        parked(app)
+        get_backend().acquire(AcquireRequest("held", new_token(), 60_000, 60_000, "{}"))
+        insert(text)
+        assert Promoter(app.app).poll() == 1
+        assert len(app.all()) == 1
+
+    def test_operators_are_told(self, app: OnceApp, caplog: Any) -> None:
+        insert("{}")
+        waited_for(app)
+        [one] = parked_messages()
+        assert (one.state, one.task_id) == ("dead", "forged")
+        assert "signature" in one.problem
+        assert [record.levelname for record in caplog.records if "forged" in record.getMessage()] == ["ERROR"]
+
+    def test_a_key_that_was_rotated_is_no_forgery(self, app: OnceApp, settings: Any) -> None:
+        parked(app)
+        settings.SECRET_KEY_FALLBACKS = [settings.SECRET_KEY]
+        settings.SECRET_KEY = "another" * 9
+        assert promote("n", app.app)
+        assert len(app.all()) == 1

@@ -1,5 +1,6 @@
-"""What waits with ``on_conflict="queue"`` takes no slot, keeps its order, and delays nobody else, whatever is lost.
+"""What waits in the queue takes no slot, keeps its order, and delays nobody else, whatever is lost.
 
+With ``on_conflict="coalesce"`` at most one runs and one waits, the newest; the others say what became of them.
 On real workers; step by step in ``test_parking.py``.
 """
 
@@ -10,6 +11,7 @@ from operator import itemgetter
 
 import pytest
 import redis
+from celery import chord, group
 
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.models import ParkedMessage
@@ -20,11 +22,20 @@ pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.once_tasks", "tests.support.celery_site.queue_tasks"]
 
 MESSAGES, OTHERS = 200, 50
+COALESCED = {"status": "skipped", "reason": "coalesced", "name": "hold:a"}
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     monkeypatch.setenv(queue_tasks.QUICK, "1")
+
+
+def held(site, task, key="a", **options):
+    """A body that runs until its gate is opened: (gate, result)."""
+    gate = site.gate()
+    result = site.publish(task, key, until=gate, **options)
+    site.started(key)
+    return gate, result
 
 
 def published(site):
@@ -35,11 +46,9 @@ def published(site):
 def test_200_messages_of_one_key_over_two_workers(celery_site):
     """Issue 3, 2. Gold standard 8.25 (throttled jobs starve others), 8.26 (slots filled with waiters)."""
     workers = [celery_site.worker(concurrency=4) for _ in range(2)]
-    gate = celery_site.gate()
-    line = [celery_site.publish("queued_hold", "line", until=gate)]
-    celery_site.started("line")
+    gate, first = held(celery_site, "queued_hold", "line")
     before = published(celery_site)
-    line += [celery_site.publish("queued_hold", "line") for _ in range(MESSAGES - 1)]
+    line = [first, *(celery_site.publish("queued_hold", "line") for _ in range(MESSAGES - 1))]
     others = [celery_site.publish("queued_hold", f"other-{number}") for number in range(OTHERS)]
     for result in others:  # with one body in a slot and 199 behind it, everybody else is served
         assert celery_site.outcome(result)[0] == "SUCCESS"
@@ -59,43 +68,6 @@ def test_200_messages_of_one_key_over_two_workers(celery_site):
     assert sum(worker.log().count("] received") for worker in workers) == 2 * MESSAGES - 1 + OTHERS
 
 
-@pytest.mark.parametrize("kind", ["once", "decorated"])
-def test_the_pages_of_messages_that_replace_themselves(celery_site, kind, monkeypatch):
-    """The next one has the place of the one before, as a retry has, and nobody waits for a message that is there."""
-    monkeypatch.delenv(queue_tasks.QUICK)  # what is put right by a promoter takes ten seconds
-    celery_site.worker(concurrency=4)
-    line = [celery_site.publish(f"{kind}_queue_pages", "a", number) for number in range(4)]
-    for number, result in enumerate(line):
-        assert celery_site.outcome(result, 8) == ("SUCCESS", [number, 2])
-    pages = [(one.more["number"], one.more["page"]) for one in celery_site.events("page", "a")]
-    assert sorted(pages, key=itemgetter(0)) == list(product(range(4), range(3)))
-    celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
-
-
-@pytest.mark.parametrize("task", ["once_reject_pages", "decorated_skip_pages"])
-def test_the_next_page_of_a_message_is_put_off_as_a_retry_is(celery_site, task):
-    """Somebody else has the lock by then; dropped, the message would be lost with half of its work."""
-    celery_site.worker(concurrency=2)
-    first, then = celery_site.gate(), celery_site.gate()
-    pages = celery_site.publish(task, "a", 1, until=first)
-    celery_site.wait_until(lambda: celery_site.events("page", "a"))
-    other = celery_site.publish("once_hold", "a", until=then, once={"on_conflict": "wait"})
-    celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
-    first.open()
-    celery_site.wait_until(lambda: celery_site.result(pages).state == "RETRY")
-    then.open()
-    assert celery_site.outcome(other)[0] == "SUCCESS"
-    assert celery_site.outcome(pages) == ("SUCCESS", [1, 2])
-
-
-def held(site, task, key="a", **options):
-    """A body that runs until its gate is opened: (gate, result)."""
-    gate = site.gate()
-    result = site.publish(task, key, until=gate, **options)
-    site.started(key)
-    return gate, result
-
-
 @pytest.mark.broker
 @pytest.mark.parametrize("task", ["queueing_hold", pytest.param("queued_hold", marks=pytest.mark.quick)])
 def test_parked_and_run(celery_site, task):
@@ -110,58 +82,120 @@ def test_parked_and_run(celery_site, task):
     assert most_at_once(celery_site.events(key="a")) == 1
 
 
-def test_the_holder_is_killed(celery_site):
-    """Another worker's promoter finds what waits behind the dead one's lock; in order, and once each."""
+def test_the_holder_is_killed_and_the_broker_flushed(celery_site):
+    """What is parked is not in the broker. Another worker's promoter finds it; it runs in order, and once each."""
     celery_site.configure(lease=4)
     worker = celery_site.worker(concurrency=1, queues=("first",))
     held(celery_site, "queued_hold", options={"queue": celery_site.queue("first")})
     celery_site.worker(concurrency=2)
-    results = [celery_site.publish("queued_hold", "a") for _ in range(3)]
-    celery_site.wait_until(lambda: count_parked("hold:a") == 3)
+    results = [celery_site.publish("queued_hold", "a") for _ in range(20)]
+    celery_site.wait_until(lambda: count_parked("hold:a") == 20)
+    with redis.Redis.from_url(celery_site.configuration.broker) as broker:
+        broker.flushdb()
     worker.kill()
     for result in results:
         assert celery_site.outcome(result)[0] == "SUCCESS"
     assert [one.task_id for one in celery_site.events("start", "a")][1:] == [result.id for result in results]
 
 
-def test_the_broker_is_flushed_while_fifty_wait(celery_site):
-    """What is parked is not in the broker."""
-    celery_site.worker(concurrency=2)
-    gate, _ = held(celery_site, "queued_hold")
-    results = [celery_site.publish("queued_hold", "a") for _ in range(50)]
-    celery_site.wait_until(lambda: count_parked("hold:a") == 50)
-    with redis.Redis.from_url(celery_site.configuration.broker) as broker:
-        broker.flushdb()
-    gate.open()
-    for result in results:
-        assert celery_site.outcome(result)[0] == "SUCCESS"
-    assert [one.task_id for one in celery_site.events("start", "a")][1:] == [result.id for result in results]
-
-
-class TestADuplicateIsDropped:
-    """Acknowledged late, delivered again while it runs: the duplicate is put off until the work is done."""
-
-    def dropped(self, site):
-        site.configure(lease=4, visibility_timeout=1)
-        worker = site.worker(concurrency=1)
-        gate, result = held(site, "late_hold", once={"on_conflict": "queue"})
-        other = site.worker(concurrency=1)
-        site.wait_until(lambda: "duplicate: lock" in worker.log() + other.log(), 30)
-        return worker, other, gate, result
-
-    def test_and_the_first_one_dies(self, celery_site):
-        worker, other, gate, result = self.dropped(celery_site)
+@pytest.mark.parametrize("first_one", ["dies", "ends"])
+def test_a_duplicate_is_put_off_until_the_work_is_done(celery_site, first_one):
+    """Acknowledged late, delivered again while it runs."""
+    celery_site.configure(lease=4, visibility_timeout=1)
+    worker = celery_site.worker(concurrency=1)
+    gate, result = held(celery_site, "late_hold", once={"on_conflict": "queue"})
+    other = celery_site.worker(concurrency=1)
+    celery_site.wait_until(lambda: "duplicate: lock" in worker.log() + other.log(), 30)
+    if first_one == "dies":
         started_by = celery_site.started("a").pid
-        victim = worker if started_by in [one.pid for one in worker.members()] else other
-        victim.kill()
-        gate.open()
-        assert celery_site.outcome(result)[0] == "SUCCESS"
-        assert len(celery_site.events("start", "a")) == 2
+        (worker if started_by in [one.pid for one in worker.members()] else other).kill()
+    gate.open()
+    assert celery_site.outcome(result)[0] == "SUCCESS"
+    celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
+    assert len(celery_site.events("start", "a")) == (2 if first_one == "dies" else 1)
+
+
+class TestPages:
+    """Of messages that replace themselves."""
+
+    @pytest.mark.parametrize("kind", ["once", "decorated"])
+    def test_the_next_one_has_the_place_of_the_one_before(self, celery_site, kind, monkeypatch):
+        """As a retry has, and nobody waits for a message that is there."""
+        monkeypatch.delenv(queue_tasks.QUICK)  # what is put right by a promoter takes ten seconds
+        celery_site.worker(concurrency=4)
+        line = [celery_site.publish(f"{kind}_queue_pages", "a", number) for number in range(4)]
+        for number, result in enumerate(line):
+            assert celery_site.outcome(result, 8) == ("SUCCESS", [number, 2])
+        pages = [(one.more["number"], one.more["page"]) for one in celery_site.events("page", "a")]
+        assert sorted(pages, key=itemgetter(0)) == list(product(range(4), range(3)))
         celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
 
-    def test_and_the_first_one_ends(self, celery_site):
-        *_, gate, result = self.dropped(celery_site)
+    def test_the_next_one_is_put_off_as_a_retry_is(self, celery_site):
+        """Somebody else has the lock by then; dropped, the message would be lost with half of its work."""
+        celery_site.worker(concurrency=2)
+        first, then = celery_site.gate(), celery_site.gate()
+        pages = celery_site.publish("once_reject_pages", "a", 1, until=first)
+        celery_site.wait_until(lambda: celery_site.events("page", "a"))
+        other = celery_site.publish("once_hold", "a", until=then, once={"on_conflict": "wait"})
+        celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
+        first.open()
+        celery_site.wait_until(lambda: celery_site.result(pages).state == "RETRY")
+        then.open()
+        assert celery_site.outcome(other)[0] == "SUCCESS"
+        assert celery_site.outcome(pages) == ("SUCCESS", [1, 2])
+
+    def test_the_next_one_does_not_replace_a_newer_message(self, celery_site):
+        celery_site.worker(concurrency=2)
+        gate = celery_site.gate()
+        older = celery_site.publish("once_coalesce_pages", "a", 1, until=gate)
+        celery_site.wait_until(lambda: celery_site.events("page", "a"))
+        newer = celery_site.publish("once_coalesce_pages", "a", 2)
+        celery_site.wait_until(lambda: celery_site.is_parked(newer))
         gate.open()
-        assert celery_site.outcome(result)[0] == "SUCCESS"
+        assert celery_site.outcome(newer) == ("SUCCESS", [2, 2])
+        assert celery_site.outcome(older) == ("SUCCESS", COALESCED)
+
+
+class TestCoalesce:
+    def test_hundreds_during_one_run(self, celery_site):
+        """One running and one pending, with the newest data."""
+        for _ in range(2):
+            celery_site.worker(concurrency=2)
+        gate, first = held(celery_site, "coalescing_hold")
+        results = [celery_site.publish("coalescing_hold", "a", number=number) for number in range(300)]
+        for result in results[:-1]:
+            assert celery_site.outcome(result, 120) == ("SUCCESS", COALESCED)
+        celery_site.wait_until(lambda: [one.task_id for one in parked_messages("hold:a")] == [results[-1].id], 20)
+        celery_site.wait_until(lambda: celery_site.is_parked(results[-1]))
+        gate.open()
+        assert celery_site.outcome(first)[0] == "SUCCESS"
+        assert celery_site.outcome(results[-1]) == ("SUCCESS", {"status": "success", "key": "a"})
+        assert [one.more for one in celery_site.events("start", "a")] == [{}, {"number": 299}]
         celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
-        assert len(celery_site.events("start", "a")) == 1
+        celery_site.wait_until(lambda: celery_site.lock("hold:a") is None)
+
+    @pytest.mark.quick
+    def test_two_wait_for_one(self, celery_site):
+        """A decorated task."""
+        celery_site.worker(concurrency=2)
+        gate, first = held(celery_site, "decorated_coalesce")
+        older = celery_site.publish("decorated_coalesce", "a", number=1)
+        celery_site.wait_until(lambda: count_parked("hold:a") == 1)
+        newer = celery_site.publish("decorated_coalesce", "a", number=2)
+        assert celery_site.outcome(older) == ("SUCCESS", COALESCED)
+        gate.open()
+        assert celery_site.outcome(newer)[1]["status"] == "success"
+        assert [one.task_id for one in celery_site.events("start", "a")] == [first.id, newer.id]
+
+    def test_no_chord_hangs(self, celery_site):
+        """A replaced member has a result, so the others are not waited for in vain."""
+        celery_site.worker(concurrency=2)
+        gate, _ = held(celery_site, "coalescing_hold")
+        task = celery_site.task("coalescing_hold")
+        whole = chord(group(task.s("a", number=number) for number in range(5)), queue_tasks.told.s("chord"))
+        whole = whole.apply_async()
+        celery_site.wait_until(lambda: len([one for one in whole.parent.results if one.ready()]) == 4)
+        gate.open()
+        assert celery_site.outcome(whole.id)[0] == "SUCCESS"
+        reasons = [one.get("reason", one["status"]) for one in celery_site.events("told", "chord")[0].more["result"]]
+        assert sorted(reasons) == ["coalesced"] * 4 + ["success"]

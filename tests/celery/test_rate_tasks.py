@@ -12,7 +12,7 @@ from itertools import pairwise
 import pytest
 from celery import signals
 from celery.utils.time import maybe_iso8601
-from kombu import Connection, Exchange, Producer, Queue
+from kombu import Exchange, Producer, Queue
 from kombu.exceptions import OperationalError
 from kombu.transport import memory
 
@@ -35,7 +35,6 @@ from tests.support.celery_site.courier import Courier
 from tests.support.guards import GUARD, held_by_another
 from tests.support.once_app import once_app
 from tests.support.rate_callers import most_within
-from tests.support.redis_server import free_port
 from tests.support.stores import eventually
 from tests.testapp.models import Video
 
@@ -47,10 +46,6 @@ QUIET = pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationW
 
 def slow():
     return RateLimiter("slow", "1/5m")
-
-
-def five():
-    return RateLimiter("five", "5/s")
 
 
 def full(limiter, number):
@@ -133,19 +128,6 @@ class TestWaiting:
         assert reservations[0] == reservations[1]
         assert booked(slow()) == (1, 1)
 
-    @QUIET
-    @pytest.mark.quick
-    def test_it_is_sent_again_in_the_serializer_of_its_publisher(self, celery_site):
-        """Its arguments may be nothing that the task's own one knows."""
-        celery_site.configure(accept_content=["json", "pickle"])
-        full(slow(), 1)
-        result = celery_site.publish("rated_slow", {"a"}, options={"serializer": "pickle"})
-        courier = Courier(celery_site)
-        courier.run()
-        assert result.state == "RETRY"
-        assert courier.take().message.content_type == "application/x-python-serialize"
-
-
 class TestEndings:
     def test_one_that_ends_before_its_turn_gives_its_reservation_back(self, celery_site):
         celery_site.configure(visibility_timeout=2)
@@ -157,22 +139,6 @@ class TestEndings:
         celery_site.app.control.revoke(revoked.id)
         assert celery_site.outcome(expires)[0] == celery_site.outcome(revoked)[0] == "REVOKED"
         celery_site.wait_until(lambda: booked(slow()) == (1, 0))
-
-    def test_kill_9_costs_one_reservation(self, celery_site):
-        """And not none: the call may have been made. The message comes back and books another one."""
-        celery_site.configure(visibility_timeout=1)
-        worker = celery_site.worker(concurrency=1)
-        gate = celery_site.gate()
-        limiter = RateLimiter("late", "5/m")
-        [result] = spread(celery_site.task("rated_late"), [{"key": "a", "until": gate}])
-        celery_site.started("a")
-        assert booked(limiter) == (1, 0)
-        worker.kill()
-        celery_site.worker(concurrency=1)
-        celery_site.started("a", number=2)
-        assert booked(limiter) == (2, 0)
-        gate.open()
-        assert celery_site.outcome(result)[0] == "SUCCESS"
 
     @QUIET
     @pytest.mark.quick
@@ -217,6 +183,15 @@ class TestOneMessage:
         video.refresh_from_db()
         assert video.status == GUARD.retry
 
+    def test_one_whose_worker_is_killed_in_its_run_costs_one_reservation(self, app, name):
+        """And not none: the call may have been made. The message comes back and books another one."""
+        spread(limited(app, name, "5/m"), 1)
+        message = app.take()
+        assert app.run(message) == ("SUCCESS", "ran")
+        assert booked(RateLimiter(name, "5/m")) == (1, 0)
+        assert app.run(message, delivery_info={"redelivered": True}) == ("SUCCESS", "ran")
+        assert booked(RateLimiter(name, "5/m")) == (2, 0)
+
     def test_its_reservation_outlives_a_stop_and_a_worker_that_dies(self, app, name):
         """Whoever comes before its turn, or is delivered again then, cannot have used it."""
         limiter = full(RateLimiter(name, "1/5m"), 1)
@@ -242,7 +217,7 @@ class TestOneMessage:
 
     def test_what_cannot_be_in_time_fails_at_once_and_says_when_it_could_have_been(self, app, name):
         limiter = full(RateLimiter(name, "1/5m"), 1)
-        limited(app, name, timeout=30).delay()
+        limited(app, name, blocking_timeout=30).delay()
         state, error = app.run()
         assert (state, type(error)) == ("FAILURE", RateLimitExceeded)
         assert re.search(r"the next reservation is in (300|2\d\d)\.", str(error))
@@ -274,6 +249,12 @@ class TestOneMessage:
             task.delay(who)
         assert [app.run(message)[0] for message in app.all()] == ["SUCCESS", "RETRY", "SUCCESS"]
 
+    @pytest.mark.parametrize("outside", [task_lock("x"), concurrency_limited("x", 2)])
+    def test_a_limit_around_a_lock_is_refused(self, outside):
+        """It would spend reservations on calls that are skipped."""
+        with pytest.raises(TaskLockError, match="put rate_limited below the lock or the concurrency limiter"):
+            rate_limited("x", "1/s")(outside(lambda: None))
+
     def test_direct_and_eager_calls_wait_here(self, app, name):
         full(RateLimiter(name, "9/s"), 8)
         task, before = limited(app, name, "9/s"), monotonic()
@@ -283,16 +264,6 @@ class TestOneMessage:
         assert app.all() == []
         app.app.conf.task_always_eager = True
         assert [result.get() for result in spread(task, 2)] == ["ran"] * 2
-
-
-class TestOrder:
-    @pytest.mark.quick
-    @pytest.mark.parametrize("outside", [task_lock("x"), concurrency_limited("x", 2)])
-    def test_a_limit_around_a_lock_is_refused(self, outside):
-        """It would spend reservations on calls that are skipped."""
-        with pytest.raises(TaskLockError, match="put rate_limited below the lock or the concurrency limiter"):
-            rate_limited("x", "1/s")(outside(lambda: None))
-        assert outside(rate_limited("x", "1/s")(lambda: None))
 
 
 @pytest.mark.quick
@@ -338,11 +309,6 @@ class TestSpread:
             spread(task, list("abcd"))
         assert booked(slow()) == (1, 1)
         assert celery_site.waiting() == 2
-
-    def test_a_broker_that_accepts_no_connection_costs_the_reservation_of_the_first(self, celery_site):
-        with Connection(f"redis://127.0.0.1:{free_port()}//") as away, pytest.raises(OperationalError):
-            spread(celery_site.task("rated_slow"), list("abc"), connection=away, retry=False)
-        assert booked(slow()) == (1, 0)
 
     def test_a_message_that_may_have_been_sent_has_its_reservation(self, celery_site, monkeypatch):
         """The connection was lost: the broker has the message, and the publisher does not know that."""

@@ -92,13 +92,13 @@ FAULTS = [
         "the signature of a row is not looked at",
         "        return json_object(Signer(salt=SALT).unsign(text))",
         '        return json_object(text.rpartition(":")[0])',
-        "tests/celery/test_parked_signatures.py",
+        "tests/celery/test_parked_dead.py",
     ),
     Fault(
         "celery/queue/ending.py",
         "a message that is signed may be copied to another row",
         '    if key_of(name) != row.key or signature.options.get("task_id") != row.task_id:',
         "    if False:",
-        "tests/celery/test_parked_signatures.py",
+        "tests/celery/test_parked_dead.py",
     ),
 ]
