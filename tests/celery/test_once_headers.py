@@ -1,6 +1,7 @@
 """Our header counts for the task and the message that it was written for, and no body sees it.
 
-Projects send ``self.request.headers`` on.
+Projects send ``self.request.headers`` on. A next try has the lock of its own arguments; ``autoretry_for`` takes a busy
+lock as it takes what the body raises; in ``map()`` and ``chunks()`` a busy element costs the others nothing.
 """
 
 from __future__ import annotations
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 from celery import Task
+from celery.exceptions import Ignore
 
-from django_tasklock import current_lock, task_lock
+from django_tasklock import TaskLock, TaskLockAcquireError, current_lock, task_lock
+from django_tasklock.backends import get_backend
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.message import HEADER, RECEIVED, Message, header_of
 from django_tasklock.types import monotonic
+from tests.support.guards import elsewhere
 from tests.support.once_app import OnceApp
 
 pytest_plugins = ["tests.support.once_fixtures"]
@@ -27,8 +31,7 @@ def current(app: OnceApp) -> OnceApp:
 
 
 def locked_by_now() -> str:
-    lock = current_lock()
-    return lock.name
+    return current_lock().name
 
 
 @pytest.mark.django_db(transaction=True)
@@ -57,9 +60,21 @@ class TestSentOn:
                 self.apply_async((x + 1,), headers=self.request.headers)
             return locked_by_now()
 
-        task = app.task(body, bind=True, key="v:{x}")
-        task.delay(1)
+        app.task(body, bind=True, key="v:{x}").delay(1)
         assert [app.run()[1] for _ in range(3)] == ["v:1", "v:2", "v:3"]
+
+    def test_one_of_another_message_is_ignored(self, app):
+        parent, child = app.task(lambda: None, key="p"), app.task(lambda: locked_by_now(), key="c")
+        parent.delay()
+        theirs = app.take().headers[HEADER]
+        child.delay()
+        message = app.take()
+        message.headers[HEADER] = theirs
+        assert app.run(message) == ("SUCCESS", "c")
+        plain = app.task(lambda: "ran", base=app.app.Task)
+        plain.apply_async(headers={HEADER: theirs, "tenant": "t"})
+        message = app.take()
+        assert (HEADER in message.headers, message.headers["tenant"]) == (False, "t")
 
     def test_the_body_does_not_see_it(self, app):
         seen = []
@@ -79,30 +94,30 @@ class TestSentOn:
         def body(self: Any) -> None:
             seen.append((self.request.headers, Message(self).seconds_buffered > 60))
 
-        task = app.task(body, bind=True, base=base)
-        task.delay()
+        app.task(body, bind=True, base=base).delay()
         app.run(**{RECEIVED: monotonic() - 61})
         assert seen == [(None, True)]
 
-    def test_nor_that_of_a_decorated_task(self, current):
+    @pytest.mark.parametrize("protocol", [1, 2])
+    def test_nor_that_of_a_decorated_task(self, current, protocol):
         """Whose next try keeps its place in the line all the same."""
         seen = []
+        current.app.conf.task_protocol = protocol
 
-        @task_lock("a", on_conflict="queue")
-        def work(self: Any) -> str:
+        @task_lock("a:{x}", on_conflict="queue")
+        def work(self: Any, x: int) -> str:
             seen.append(self.request.headers)
             if not self.request.retries:
                 raise self.retry(countdown=0)
-            return "ran"
+            return locked_by_now()
 
-        task = current.task(work, base=current.app.Task, bind=True)
-        task.delay()
+        current.task(work, base=current.app.Task, bind=True).delay(1)
         first = current.take()
         assert current.run(first)[0] == "RETRY"
         second = current.take()
         assert all(HEADER not in (headers or {}) for headers in seen)
         assert second.ours["number"] == first.ours["number"]
-        assert current.run(second) == ("SUCCESS", "ran")
+        assert current.run(second) == ("SUCCESS", "a:1")
 
     @pytest.mark.parametrize("decorated", [False, True])
     def test_the_next_page_has_the_place_of_the_page_before(self, current, decorated):
@@ -125,14 +140,6 @@ class TestSentOn:
         assert second.ours["number"] == first.ours["number"]
         assert current.run(second) == ("SUCCESS", "a")
 
-    def test_a_plain_child_gets_nothing(self, app):
-        parent = app.task(lambda: None, key="p")
-        parent.delay()
-        plain = app.task(lambda: "ran", base=app.app.Task)
-        plain.apply_async(headers={HEADER: app.take().headers[HEADER], "tenant": "t"})
-        message = app.take()
-        assert (HEADER in message.headers, message.headers["tenant"]) == (False, "t")
-
     def test_what_replaces_a_task_is_another_message(self, app):
         """It has the same id."""
 
@@ -141,8 +148,7 @@ class TestSentOn:
                 raise self.replace(self.s(2).set(headers=self.request.headers))
             return locked_by_now()
 
-        task = app.task(body, bind=True, key="v:{x}", on_conflict="queue")
-        first = task.delay(1)
+        first = app.task(body, bind=True, key="v:{x}", on_conflict="queue").delay(1)
         app.run()
         message = app.take()
         assert (message.id, message.key) == (first.id, "v:2")
@@ -152,37 +158,118 @@ class TestSentOn:
 def test_task_protocol_1(app):
     """What Celery says of a message is in its body then."""
     app.app.conf.task_protocol = 1
-    task = app.task(lambda: locked_by_now(), key="a", unique="until_finish")
-    first = task.once(key="mine").delay()
-    assert task.once(key="mine").delay().id == first.id
+    task = app.task(lambda: locked_by_now(), key="a", unique="until_finish").once(key="mine")
+    first = task.delay()
+    assert task.delay().id == first.id
     assert app.run() == ("SUCCESS", "mine")
-    assert task.once(key="mine").delay().id != first.id
+    assert task.delay().id != first.id
 
 
-@pytest.mark.django_db(transaction=True)
-def test_a_decorated_task_by_protocol_1(current):
-    """It lines up, and its next try keeps its place."""
-    current.app.conf.task_protocol = 1
-
-    @task_lock("a:{x}", on_conflict="queue")
-    def work(self: Any, x: int) -> str:
-        if not self.request.retries:
-            raise self.retry(countdown=0)
-        return locked_by_now()
-
-    current.task(work, base=current.app.Task, bind=True).delay(1)
-    first = current.take()
-    assert current.run(first)[0] == "RETRY"
-    second = current.take()
-    assert second.ours["number"] == first.ours["number"]
-    assert current.run(second) == ("SUCCESS", "a:1")
+def again(self: Any, x: Any, y: Any = None) -> str:
+    """Tries once more, with ``y``."""
+    if not self.request.retries:
+        raise self.retry(args=(y,), kwargs={}, countdown=0)
+    return locked_by_now()
 
 
-def test_one_of_another_message_is_ignored(app):
-    parent, child = app.task(lambda: None, key="p"), app.task(lambda: locked_by_now(), key="c")
-    parent.delay()
-    theirs = app.take().headers[HEADER]
-    child.delay()
-    message = app.take()
-    message.headers[HEADER] = theirs
-    assert app.run(message) == ("SUCCESS", "c")
+class TestOtherArguments:
+    """Of ``retry(args=...)``: another lock, and nothing of the one before."""
+
+    @pytest.mark.parametrize("options", [{"key": "v:{x}"}, {}])
+    def test_another_lock(self, app, options):
+        task = app.task(again, bind=True, **options)
+        task.delay(1, 2)
+        assert app.run()[0] == "RETRY"
+        message = app.take()
+        assert app.run(message) == ("SUCCESS", task.lock_name(2))
+        assert message.key == task.lock_name(2)
+
+    @pytest.mark.parametrize("kept", [False, True])
+    def test_what_was_unique_is_free(self, app, kept):
+        task = app.task(again, bind=True, key="v:{x}", unique="until_finish")
+        task.delay(1, 1 if kept else 2)
+        app.run()
+        names = {record.name for record in get_backend().records()}
+        assert names == ({f"unique:{task.name}:v:1"} if kept else set())
+        message = app.take()
+        assert ("unique" in message.ours) == kept
+        assert app.run(message) == ("SUCCESS", f"v:{1 if kept else 2}")
+        assert get_backend().records() == []
+
+    @pytest.mark.django_db(transaction=True)
+    def test_its_place_in_the_line_was_that_of_another_lock(self, app):
+        app.task(again, bind=True, key="v:{x}", on_conflict="queue").delay(1, 2)
+        app.run()
+        message = app.take()
+        assert "number" not in message.ours
+        assert app.run(message) == ("SUCCESS", "v:2")
+
+    @pytest.mark.parametrize("way", ["once", "keyword by name"])
+    def test_a_key_that_the_caller_has_chosen_stays(self, app, way):
+        task = app.task(again, bind=True, key="v:{x}")
+        if way == "once":
+            task.once(key="mine").delay(1, 2)
+        else:
+            app.app.send_task(task.name, (1, 2), {"celery_once_key": "mine"})
+        app.run()
+        assert app.run() == ("SUCCESS", "mine")
+
+
+class TestAutoretry:
+    """``autoretry_for`` takes what is raised before the body as it takes what the body raises."""
+
+    def test_for_a_busy_lock(self, app):
+        task = app.task(
+            lambda self: self.request.retries, bind=True, key="a", on_conflict="raise",
+            autoretry_for=(TaskLockAcquireError,), retry_kwargs={"max_retries": 2, "countdown": 0},
+        )  # fmt: skip
+        task.delay()
+        with TaskLock("a"):
+            assert [elsewhere(app.run)[0] for _ in range(2)] == ["RETRY", "RETRY"]
+            last = app.take()
+            state, error = elsewhere(lambda: app.run(last))
+            assert (state, type(error)) == ("FAILURE", TaskLockAcquireError)
+        assert app.run(last) == ("SUCCESS", 2)
+
+    @pytest.mark.parametrize("way", ["spared", "reject"])
+    def test_only_as_it_says(self, app, way):
+        more = {"dont_autoretry_for": (TaskLockAcquireError,)} if way == "spared" else {}
+        word = "reject" if way == "reject" else "raise"
+        app.task(key="a", on_conflict=word, autoretry_for=(Exception,), **more).delay()
+        with TaskLock("a"):
+            state, error = elsewhere(app.run)
+        assert (state, isinstance(error, Ignore)) == (("IGNORED", True) if way == "reject" else ("FAILURE", False))
+        assert app.take() is None
+
+
+class TestElements:
+    """Of ``map``, ``starmap`` and ``chunks``: one that is busy costs the others nothing."""
+
+    @pytest.mark.parametrize(
+        ("way", "word"), [("map", "queue"), ("starmap", "retry"), ("chunks", "skip"), ("decorated", "retry")]
+    )
+    def test_busy_ones_are_skipped(self, app, word, way):
+        if way == "decorated":
+            task = app.task(task_lock("v:{x}", on_conflict=word)(lambda x: x), base=app.app.Task)
+        else:
+            task = app.task(lambda x: x, key="v:{x}", on_conflict=word)
+        numbers, tuples = [1, 2, 3], [(1,), (2,), (3,)]
+        if way == "chunks":
+            task.chunks(tuples, 3).group().apply_async()
+        else:
+            (task.starmap(tuples) if way == "starmap" else task.map(numbers)).apply_async()
+        with TaskLock("v:2"):
+            state, values = elsewhere(app.run)
+        assert state == "SUCCESS"
+        assert (values[0], values[2], values[1]["reason"]) == (1, 3, "already_processing")
+
+    @pytest.mark.parametrize("way", ["raise", "inside of an element", "inside of a plain task"])
+    def test_a_failure_is_one(self, app, way):
+        """What an element calls is no element; a plain task that called a busy one ended itself as rejected."""
+        busy = app.task(lambda x: x, key="v:{x}", on_conflict="raise" if way == "raise" else "reject")
+        outer = app.task(lambda x: busy(x), key="outer:{x}")
+        plain = app.task(lambda x: busy(x), base=app.app.Task)
+        {"raise": busy.map([1, 2]), "inside of an element": outer.map([1])}.get(way, plain.s(1)).apply_async()
+        with TaskLock("v:1"):
+            state, error = elsewhere(app.run)
+        assert (state, type(error)) == ("FAILURE", TaskLockAcquireError)

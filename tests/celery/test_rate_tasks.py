@@ -128,6 +128,7 @@ class TestWaiting:
         assert reservations[0] == reservations[1]
         assert booked(slow()) == (1, 1)
 
+
 class TestEndings:
     def test_one_that_ends_before_its_turn_gives_its_reservation_back(self, celery_site):
         celery_site.configure(visibility_timeout=2)

@@ -29,7 +29,7 @@ FAULTS = [
         "a retry with other arguments keeps what made the first try unique, and its place in the line",
         '    return {"key": name, "once": header.get("once") or {}, **{',
         '    return {**header, "key": name, **{',
-        "tests/celery/test_once_retry.py",
+        "tests/celery/test_once_headers.py",
     ),
     Fault(
         "celery/message.py",
