@@ -172,7 +172,7 @@ class TestOnlyTheSecond:
         token, held = upload(cms_after), []
 
         def be_late(token: str) -> list[int]:
-            testing.lose_lock(f"encode:{token}")
+            testing.lose(f"encode:{token}")
             held.append(testing.lock_held(f"encode:{token}"))
             return [100]
 

@@ -121,7 +121,7 @@ class TestOnlyTheSecond:
             words.append(word)
             if word == "fetch":
                 assert store.exists(key)
-                store.delete(key) if site is l10n_before else testing.lose_lock("repository:de/main")
+                store.delete(key) if site is l10n_before else testing.lose("repository:de/main")
 
         monkeypatch.setattr(site, "git", fetch_for_too_long)
         published(app, site.sync, "de")
