@@ -20,8 +20,11 @@ class GuardedModel(models.Model):
     ``current_claim().update()`` in a guarded body.
     """
 
-    lock_token = models.CharField(_("lock token"), max_length=64, default="", blank=True, editable=False, db_index=True)
-    lock_epoch = models.BigIntegerField(_("lock epoch"), default=0, editable=False)
+    # In the database, too: processes that do not know the columns yet go on inserting rows during a deploy.
+    lock_token = models.CharField(
+        _("lock token"), max_length=64, default="", db_default="", blank=True, editable=False, db_index=True
+    )
+    lock_epoch = models.BigIntegerField(_("lock epoch"), default=0, db_default=0, editable=False)
 
     class Meta:
         abstract = True

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from django.core.cache import cache
+from django.db import connection
 from django.test import RequestFactory
 from django.utils.timezone import now
 
@@ -138,6 +139,15 @@ class TestOnlyTheSecond:
         assert told(cms, token)["status"] == "encoding"
         tidy_up(cms)
         assert len(app.all()) == again
+
+    def test_processes_that_do_not_know_the_new_columns_go_on_uploading(self, app):
+        """During the deploy, after the migration: they name the columns that they know."""
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "INSERT INTO ports_media (token, status, progress, updated_at) VALUES ('old', 'queued', 0, %s)", [now()]
+            )
+        cms_after.again(POST, "old")
+        assert app.run() == ("SUCCESS", {"status": "success"})
 
     def test_who_was_overtaken_writes_nothing_any_more(self, app, monkeypatch):
         def wake_up(token: str) -> list[int]:

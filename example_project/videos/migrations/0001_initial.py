@@ -18,10 +18,19 @@ class Migration(migrations.Migration):
                 (
                     "lock_token",
                     models.CharField(
-                        blank=True, db_index=True, default="", editable=False, max_length=64, verbose_name="lock token"
+                        blank=True,
+                        db_default="",
+                        db_index=True,
+                        default="",
+                        editable=False,
+                        max_length=64,
+                        verbose_name="lock token",
                     ),
                 ),
-                ("lock_epoch", models.BigIntegerField(default=0, editable=False, verbose_name="lock epoch")),
+                (
+                    "lock_epoch",
+                    models.BigIntegerField(db_default=0, default=0, editable=False, verbose_name="lock epoch"),
+                ),
                 ("title", models.CharField(max_length=200)),
                 (
                     "upload",
