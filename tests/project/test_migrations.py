@@ -61,3 +61,7 @@ def test_before(guide: Path, tutorial: Project, tmp_path: Path) -> None:
 @pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
 def test_after(guide: Path, tutorial: Project, tmp_path: Path) -> None:
     tutorial.copy(tmp_path / "site").paste(part(guide, "After"))
+
+
+def test_what_the_guides_have_in_common(tutorial: Project, tmp_path: Path) -> None:
+    tutorial.copy(tmp_path / "site").paste(blocks_of(DOCS / "migrate" / "index.md"))
