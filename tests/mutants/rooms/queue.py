@@ -50,7 +50,7 @@ FAULTS = [
         "a release promotes nobody",
         "        if not self._is_alone:\n            self.promote_next()",
         "        pass",
-        "tests/celery/test_parking.py::TestWhatIsKept",
+        "tests/celery/test_parking.py::TestInBetween",
     ),
     Fault(
         "celery/delivery/line.py",
