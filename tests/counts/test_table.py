@@ -173,3 +173,20 @@ def test_two_that_add_up_old_hours_at_once_do_so_once() -> None:
     assert len(others) == 1
     assert written(KIND)["waited"] == 10
     assert set(EventCount.objects.values_list("hour", flat=True)) == {0}
+
+
+def test_the_connection_is_closed() -> None:
+    opened = []
+    original = counts._add
+
+    def note(connection: Any, rows: Any) -> None:
+        opened.append(connection)
+        original(connection, rows)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(counts, "_add", note)
+        counts.count(counts.ACQUIRED, KIND)
+        assert counts.flush()
+    [used] = opened
+    assert used is not connection
+    assert used.connection is None

@@ -114,6 +114,28 @@ class TestDb:
         assert "internal" not in response.content.decode()
         assert "health: health-default cannot be asked" in caplog.text
 
+    def test_hanging_it_answers_in_time_and_with_one_thread(self, monkeypatch):
+        go_on, asked = threading.Event(), []
+        plain = type(connections["default"]).get_new_connection
+
+        def hangs(self, params):
+            asked.append(threading.get_ident())
+            go_on.wait(30)
+            return plain(self, params)
+
+        connection.close()
+        monkeypatch.setattr(type(connections["default"]), "get_new_connection", hangs)
+        try:
+            forget()
+            for _ in range(2):
+                found, seconds = took(lambda: database.check_databases("default", timeout=0.2))
+                assert found["default"]["reachable"] is False
+                assert seconds < 10  # it hangs for thirty
+            assert len(asked) == 1
+        finally:
+            go_on.set()
+            database.get_probe("default").result(30)
+
     def test_in_no_transaction_and_without_a_login(self, client, settings, monkeypatch):
         monkeypatch.setitem(connection.settings_dict, "ATOMIC_REQUESTS", True)
         settings.MIDDLEWARE = [*settings.MIDDLEWARE, "django.contrib.auth.middleware.LoginRequiredMiddleware"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from importlib import import_module
 from pathlib import Path
@@ -23,7 +24,18 @@ def test_a_fault_has_its_place_and_its_tests(fault: Fault) -> None:
     assert fault.planted(text) != text
     for word in shlex.split(fault.tests):
         if word.startswith("tests"):
-            assert (ROOT / word.partition("::")[0]).exists(), word
+            file, *names = word.split("[")[0].split("::")
+            assert (ROOT / file).exists(), word
+            for name in names:
+                assert re.search(rf"(class|def) {name}\b", (ROOT / file).read_text("utf-8")), word
+
+
+def test_each_bug_that_others_had_has_a_test() -> None:
+    numbers = set(re.findall(r"^\| (\d+) \|", (ROOT / "tests" / "bugs.md").read_text("utf-8"), re.MULTILINE))
+    named = {
+        number for file in ROOT.glob("tests/**/*.py") for number in re.findall(r"\b8\.(\d+)\b", file.read_text("utf-8"))
+    }
+    assert numbers - named == set()
 
 
 @pytest.mark.parametrize("name", [name for name in BENCHMARKS if name != "__main__" and not name.endswith("_app")])
