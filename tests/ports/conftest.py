@@ -14,4 +14,5 @@ def app() -> Iterator[OnceApp]:
     """Celery's current app: its messages wait in this process until ``app.run()`` runs one as a worker does."""
     with once_app() as made:
         made.app.set_current()
+        made.app.set_default()  # in other threads, too
         yield made
