@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from django_tasklock.rates.limiter import RateLimiter
     from django_tasklock.types import LimiterInfo, LockInfo, Released
 
-__version__ = "0.2.0"
+__version__ = "0.2.0rc1"
 
 __all__ = [  # noqa: RUF022  # first what most users need, with celery.OnceTask
     "TaskLock",
