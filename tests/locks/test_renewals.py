@@ -83,7 +83,7 @@ def test_a_lease_whose_requests_always_fail_is_lost_alone(
     ends = clock.now + 120
     while clock.now < ends:
         clock.now = beat.beat_after(clock.now)
-    assert {hold.name for hold in held if hold.lost} == {f"{name}:3"}
+    assert {hold.name: hold.lost for hold in held if hold.lost} == {f"{name}:3": "it could not be renewed in time"}
 
 
 def test_a_lease_of_which_the_store_says_nothing_is_asked_for_again_until_its_deadline(
