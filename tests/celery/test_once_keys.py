@@ -247,6 +247,22 @@ class TestTravels:
         assert app.run() == ("SUCCESS", None)
         assert held == ["old:1"]
 
+    @pytest.mark.database
+    @pytest.mark.django_db
+    def test_a_row_that_was_deleted(self, app):
+        """Gold standard 8.29: the key needs a row that is gone when the task runs."""
+        ran = []
+        task = app.task(
+            lambda pk: ran.append(TaskLock("status:uploading").locked()),
+            key=lambda pk: f"status:{Video.objects.get(pk=pk).status}",
+        )
+        video = Video.objects.create()
+        assert video.status == "uploading"
+        task.delay(video.pk)
+        video.delete()
+        assert app.run() == ("SUCCESS", None)
+        assert ran == [True]
+
     def test_published_by_name(self, app):
         """There nobody knew the task: the worker computes the key, and again for a retry with other arguments."""
         held = []

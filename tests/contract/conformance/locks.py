@@ -162,7 +162,9 @@ class LockContract(StoreContract):
         )
         assert backend.get("free") is None
         after = held(backend.get("video:7"))
-        assert (after.until, after.at, after.fence) == (before.until, before.at, before.fence)
+        assert after.fence == before.fence
+        # Of a majority either one may answer first, and each has the moment at which it was asked.
+        assert [abs(after.until - before.until) < 9000, abs(after.at - before.at) < 9000] == [True, True]
         assert backend.renew([]) == []
 
     def test_the_holder_that_is_asked_to_release_hears_of_it_when_it_renews(self, backend: LockStore) -> None:
@@ -173,7 +175,8 @@ class LockContract(StoreContract):
         assert backend.ask_release("video:1", mine.token) is True
         first = held(backend.get("video:1"))
         assert 0 < first.at <= first.asked <= first.now
-        assert (first.token, first.at, first.until) == (mine.token, before.at, before.until)
+        assert first.token == mine.token
+        assert [abs(first.at - before.at) < 9000, abs(first.until - before.until) < 9000] == [True, True]
         assert 40_000 < ttl_of(first) <= 50_000
         eventually(lambda: held(backend.get("video:1")).now > first.asked)
         assert backend.ask_release("video:1", mine.token) is True
