@@ -126,7 +126,12 @@ class TestLosing:
         """Gold standard 8.43. The others keep theirs."""
         told: list[str] = []
         mine = ConcurrencyLimiter("transcode", 2, lease=3, on_lost=told.append)
-        with elsewhere() as run, Received(signals.lock_forced) as forced, Received(signals.lock_lost) as lost, mine:
+        with (
+            elsewhere() as run,
+            Received(signals.lock_forced) as forced,
+            Received(signals.lock_lost, "transcode") as lost,
+            mine,
+        ):
             other = ConcurrencyLimiter("transcode", 2)
             run(other.acquire)
             members = other.members()

@@ -63,7 +63,7 @@ def test_if_another_holder_has_the_lock_after_the_outage_the_body_loses_it(
     assert not lock.lost
     token = new_token()
     granted(stranger.acquire(an_ask(name, token)))
-    with Received(signals.lock_lost) as received:
+    with Received(signals.lock_lost, name) as received:
         down.heal()
         eventually(lambda: received)  # on_lost comes first
     assert [said["reason"] for said in received] == reasons

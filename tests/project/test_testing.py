@@ -215,7 +215,8 @@ def test_what_needs_the_memory_store_says_so(settings: Any, act: Any, why: str) 
 class TestLosing:
     def test_its_holder_knows_at_once_and_others_can_take_it(self, store: str) -> None:
         told: list[str] = []
-        with TaskLock("report", lease=60, on_lost=told.append) as lock, Received(signals.lock_lost) as received:
+        loss = Received(signals.lock_lost, "report")
+        with TaskLock("report", lease=60, on_lost=told.append) as lock, loss as received:
             testing.lose(lock)
             assert (told, len(received), lock.lost) == (["a test says so"], 1, True)
             with pytest.raises(LockLost, match="is lost: a test says so"):

@@ -125,10 +125,14 @@ def script(code: str, *options: str, cwd: Path = PROJECT, **environment: str) ->
 
 
 class Received:
-    """What a signal said while the ``with`` block ran: one dict for each time."""
+    """What a signal said while the ``with`` block ran: one dict for each time; of one ``sender``, if that is given.
 
-    def __init__(self, signal: Signal) -> None:
+    What happened to another test's lock may be told while this one runs, by a thread that was started for it.
+    """
+
+    def __init__(self, signal: Signal, sender: str | None = None) -> None:
         self.signal = signal
+        self.sender = sender
         self.all: list[dict[str, Any]] = []
 
     def __enter__(self) -> list[dict[str, Any]]:
@@ -139,4 +143,5 @@ class Received:
         assert self.signal.disconnect(self._receive)
 
     def _receive(self, signal: Signal, **details: Any) -> None:
-        self.all.append(details)
+        if self.sender in (None, details["sender"]):
+            self.all.append(details)
