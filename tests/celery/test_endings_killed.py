@@ -54,21 +54,22 @@ ALSO_LATE = ("hard time limit, deaf", "SIGKILL of the child", "revoke, TERM")
 
 
 @pytest.mark.broker
-@pytest.mark.parametrize("late", [False, True], ids=["acknowledged early", "late"])
-def test_a_task_that_is_ended(celery_site, late):
+@pytest.mark.parametrize(
+    ("ended", "late"), [*((ended, False) for ended in FROM_OUTSIDE), *((ended, True) for ended in ALSO_LATE)]
+)
+def test_a_task_that_is_ended(celery_site, ended, late):
+    """Each in a worker of its own: a pool whose children were killed may stand still for a while."""
     celery_site.configure(lease=LEASE, task_acks_late=late)
     worker = celery_site.worker(concurrency=2)
-    for ended in ALSO_LATE if late else FROM_OUTSIDE:
-        print(ended)
-        by, how, states, row, body = FROM_OUTSIDE[ended]
-        ran = begin(celery_site, how, sits=True, **(by if isinstance(by, dict) else {}))
-        for one in ran:
-            one.started()
-            if callable(by):
-                by(celery_site, worker, one)
-        for one in ran:
-            one.left(states, row)
-            assert body in (None, " ".join(one.told()))
+    by, how, states, row, body = FROM_OUTSIDE[ended]
+    ran = begin(celery_site, how, sits=True, **(by if isinstance(by, dict) else {}))
+    for one in ran:
+        one.started()
+        if callable(by):
+            by(celery_site, worker, one)
+    for one in ran:
+        one.left(states, row)
+        assert body in (None, " ".join(one.told()))
 
 
 def test_a_hard_time_limit_frees_nothing_before_the_child_is_dead(celery_site):
