@@ -96,8 +96,6 @@ class Settings:
     MESSAGE_LEASE: Duration | None = 60
     """After how long a dead Celery worker's messages start again, with Redis as the broker; ``None``: after the
     visibility timeout of the broker."""
-    PREFETCH_TIMEOUT: Duration = 300
-    """How long a Celery worker whose slots neither begin nor end anything keeps what waits for them (Redis broker)."""
     METRICS: bool = True
     """Whether what happens to locks and limiters is counted, by kind."""
 
@@ -175,6 +173,7 @@ RATE_LIMITS_HINT: Final = "Write {'tavily': '100/m', ...}, or a dict with 'rates
 
 _CHOICES = {"ON_CONFLICT": WORDS, "ON_UNAVAILABLE": ("run", "raise", "skip")}
 _KEYS = tuple(field.name for field in fields(Settings))
+_GONE = {"PREFETCH_TIMEOUT": "It is no setting any more, but always five minutes: remove it."}
 
 
 def problems(given: object) -> list[tuple[str, str]]:
@@ -188,6 +187,7 @@ def problems(given: object) -> list[tuple[str, str]]:
 
             near = difflib.get_close_matches(str(key).upper(), _KEYS, n=1, cutoff=0.4)
             hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(_KEYS)}."
+            hint = _GONE.get(key, hint)
             found.append((f"TASKLOCK has no setting {key!r}.", hint))
             continue
         if key == "API_KEYS":
@@ -249,7 +249,7 @@ def _wrong(key: str, value: object) -> str:
         return "" if value in _CHOICES[key] else f"must be one of {', '.join(map(repr, _CHOICES[key]))}"
     if key in ("TIMEOUT", "MESSAGE_LEASE") and value is None:
         return ""
-    if key in ("TIMEOUT", "LEASE", "MESSAGE_LEASE", "PREFETCH_TIMEOUT"):
+    if key in ("TIMEOUT", "LEASE", "MESSAGE_LEASE"):
         try:
             milliseconds(value, key)
         except TaskLockError:

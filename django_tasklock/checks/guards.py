@@ -7,19 +7,16 @@ from typing import Any
 
 from django.apps import apps
 from django.core import checks
-from django.db.models import Model, Q
-from django.db.models.constants import LOOKUP_SEP
+from django.db.models import Model
 
 from django_tasklock.celery.task_modules import import_task_modules
-from django_tasklock.columns import TOKEN, table_options
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns, registered, unfit
 from django_tasklock.guards.keys import key_field
-from django_tasklock.guards.rows import indexed
 
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E004: an unusable guard. W003: rows without token. W007: no index for the sweep. W017: failed import."""
+    """Report E004: an unusable guard. W003: rows without token. W017: failed import."""
     found: list[checks.CheckMessage] = [*_check_imports()]
     reported: set[tuple[str, str]] = set()
     for model_or_label, guard, _, _, lookup in registered():
@@ -35,7 +32,7 @@ def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
         except TaskLockError as error:
             reasons.append((str(error), ""))
         found += [checks.Error(text, hint=hint or None, obj=model, id="tasklock.E004") for text, hint in reasons]
-        for message in _check_model(model, guard, fits=not reasons):
+        for message in _check_model(model, guard):
             if (model._meta.label, message.msg) not in reported:
                 reported.add((model._meta.label, message.msg))
                 found.append(message)
@@ -52,38 +49,14 @@ def _check_imports() -> Iterator[checks.CheckMessage]:
         )
 
 
-def _check_model(model: type[Model], guard: StateGuard, *, fits: bool) -> Iterator[checks.CheckMessage]:
+def _check_model(model: type[Model], guard: StateGuard) -> Iterator[checks.CheckMessage]:
     label = model._meta.label
     if guard.field and not has_token_columns(model):
         yield checks.Warning(
             f"{label} is guarded by its state alone: a worker that lost its lock is refused"
             " only after its successor has finished.",
-            hint="Add django_tasklock.models.GuardedModel to its bases and migrate.",
+            hint="Add django_tasklock.models.GuardedModel to its bases and migrate. If its state must do, index it:"
+            " a sweep finds claimed rows by it.",
             obj=model,
             id="tasklock.W003",
         )
-    wanted = TOKEN if has_token_columns(model) else guard.field  # the column by which the sweep finds claimed rows
-    if fits and wanted not in indexed(model).union(_condition_fields(model)):
-        yield checks.Warning(
-            f"No index of {label} begins with {wanted!r}: a sweep reads the whole table.",
-            hint=f"Add models.Index(fields=[{wanted!r}]) to its Meta.indexes, and migrate.",
-            obj=model,
-            id="tasklock.W007",
-        )
-
-
-def _condition_fields(model: type[Model]) -> Iterator[str]:
-    """Yield the fields in the conditions of partial indexes."""
-    meta: Any = table_options(model)
-    for index in (*meta.indexes, *meta.constraints):
-        if hasattr(index, "fields"):  # a CheckConstraint has no fields
-            yield from _fields_in(getattr(index, "condition", None))
-
-
-def _fields_in(condition: object) -> Iterator[str]:
-    """Yield the fields in the condition of a partial index."""
-    if isinstance(condition, Q):
-        for child in condition.children:
-            yield from _fields_in(child)
-    elif isinstance(condition, tuple):
-        yield str(condition[0]).partition(LOOKUP_SEP)[0]

@@ -86,20 +86,12 @@ def claimed_pages(model: type[Model], where: Q, columns: Iterable[str], key: str
         last = page[-1]
 
 
-def indexed(model: type[Model]) -> set[str]:
-    """Return the first fields of all indexes that cover all rows."""
+def has_token_index(model: type[Model]) -> bool:
+    """Return whether a model with tokens has an index of all rows that begins with them, as ``GuardedModel`` has."""
     meta: Any = table_options(model)
-    found = {field.name for field in meta.local_concrete_fields if field.db_index or field.unique}
-    for index in (*meta.indexes, *meta.constraints):
-        if hasattr(index, "fields") and getattr(index, "condition", None) is None:
-            first = index.fields[0] if index.fields else _column(next(iter(index.expressions), None))
-            found.add(str(first).removeprefix("-"))
-    return found | {together[0] for together in meta.unique_together if together}
-
-
-def _column(expression: object) -> object:
-    """Return the field of ``F("state")`` or ``F("state").desc()``; an empty name for other expressions."""
-    return getattr(getattr(expression, "expression", expression), "name", "")
+    return meta.get_field(TOKEN).db_index or any(
+        index.fields[:1] == [TOKEN] and index.condition is None for index in meta.indexes
+    )
 
 
 def _everything(model: type[Model]) -> QuerySet[Any]:

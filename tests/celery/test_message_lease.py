@@ -392,7 +392,7 @@ class TestSlotsThatHang:
 
     @pytest.fixture(autouse=True)
     def _soon(self, site: Site) -> None:
-        site.configure(tasklock={"PREFETCH_TIMEOUT": 3})
+        site.configure(tasks=("tests.support.celery_site.short_patience",))
 
     @pytest.mark.parametrize("pool", ["prefork", "threads"])
     def test_what_waits_behind_them_runs_elsewhere(self, site: Site, pool: str) -> None:

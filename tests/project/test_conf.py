@@ -63,6 +63,7 @@ class TestProblems:
             ([("TIMEOUT", 1)], "must be a dict, not list", "TASKLOCK = {...}"),
             ({"TIMOUT": 5}, "no setting 'TIMOUT'", "'TIMEOUT'"),
             ({"zzz": 1}, "no setting 'zzz'", "Known: BACKEND, LOCATION"),
+            ({"PREFETCH_TIMEOUT": 60}, "no setting 'PREFETCH_TIMEOUT'", "remove it"),
             ({"TIMEOUT": 0}, "positive number of seconds or a timedelta, not 0", "3600"),
             ({"LEASE": None}, "positive number of seconds or a timedelta, not None", "60"),
             ({"LEASE": 20, "TIMEOUT": 10}, "TASKLOCK['LEASE'] (20) is longer than TASKLOCK['TIMEOUT'] (10)", "shorter"),

@@ -2,7 +2,7 @@
 
 A main process lives on while its slots hang, in a read without a time limit or stopped by a signal. Therefore a lease
 also needs progress. Messages that wait for a slot are given back if no slot has begun or ended anything for
-``PREFETCH_TIMEOUT``, and so is a running one whose own lock has ended by its timeout, after one more lease.
+``SLOTS_TIMEOUT``, and so is a running one whose own lock has ended by its timeout, after one more lease.
 """
 
 from __future__ import annotations
@@ -30,15 +30,16 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
 
+SLOTS_TIMEOUT = 300.0
+"""Seconds in which slots that do not hang begin or end something. What is given back too early only runs elsewhere."""
 SHOWN = 5
 """Tasks that a warning names."""
 
 
 class Progress:
-    """The progress of one worker. ``timeout``: that of the slots; ``lease``: that of its messages; both in seconds."""
+    """The progress of one worker, whose messages have this lease, in seconds."""
 
-    def __init__(self, timeout: float, lease: float) -> None:
-        self.timeout = timeout
+    def __init__(self, lease: float) -> None:
         self.lease = lease
         self._progress = _progress()
         self._progressed = monotonic()
@@ -75,7 +76,7 @@ class Progress:
         if not waiting or progress != self._progress:
             self._progress, self._progressed, self._stalled_at = progress, now, None
             return []
-        if now - self._progressed < self.timeout:
+        if now - self._progressed < SLOTS_TIMEOUT:
             return []
         if self._stalled_at is None:
             self._stalled_at = progress

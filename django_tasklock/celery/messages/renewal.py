@@ -26,7 +26,6 @@ from django_tasklock.celery.messages.held import HeldMessages
 from django_tasklock.celery.messages.index import Index
 from django_tasklock.celery.messages.progress import Progress
 from django_tasklock.celery.request import Request
-from django_tasklock.conf import get_settings, milliseconds
 from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
 from django_tasklock.types import monotonic
@@ -65,8 +64,7 @@ class MessageLease(bootsteps.StartStopStep):
         if self._renewer is None:
             lease = message_lease(consumer.app)
             assert lease is not None
-            timeout = milliseconds(get_settings().PREFETCH_TIMEOUT, "PREFETCH_TIMEOUT") / 1000
-            self._renewer = Renewer(consumer.hostname, lease, timeout)
+            self._renewer = Renewer(consumer.hostname, lease)
             Request.in_slot_before_start = consumer.pool.uses_semaphore
         qos = consumer.task_consumer.channel.qos
         self._renewer.use_connection(consumer.connection, qos, partial(_running_in, consumer))
@@ -94,7 +92,7 @@ def _running_in(consumer: Any) -> Iterable[Any]:
 class Renewer:
     """The renewals of one worker. It is given each new connection, and stopped at the end."""
 
-    def __init__(self, node: str, lease: float, prefetch_timeout: float) -> None:
+    def __init__(self, node: str, lease: float) -> None:
         self.node = node
         self.lease = lease
         self.period = min(LONGEST_PERIOD, lease / RENEWALS)
@@ -102,7 +100,7 @@ class Renewer:
         self._stop_requested = threading.Event()
         self._wake = threading.Event()
         self._messages = HeldMessages(self._wake.set)
-        self._progress = Progress(prefetch_timeout, lease)
+        self._progress = Progress(lease)
         self._thread: threading.Thread | None = None
         self._connection: Any = None
         self._connected: Any = None

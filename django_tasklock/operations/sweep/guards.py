@@ -11,7 +11,7 @@ from django_tasklock.columns import TOKEN, table_model
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.keys import PK
-from django_tasklock.guards.rows import Row, columns_of, indexed, read
+from django_tasklock.guards.rows import Row, columns_of, has_token_index, read
 from django_tasklock.operations.guarded_rows import RowKey, find_guard, model_of, resolve_row
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import Record
@@ -52,8 +52,8 @@ class Guards:
         the state alone tells.
         """
         for model, guards in self.by_model.items():
-            by_index = TOKEN in indexed(model)
-            if has_token_columns(model) and (by_index or not all(one.guard.field for one in guards)):
+            by_index = has_token_columns(model) and has_token_index(model)
+            if by_index or (has_token_columns(model) and not all(one.guard.field for one in guards)):
                 yield model, Q(**{f"{TOKEN}__gt": ""}), TOKEN if by_index else "pk", guards
                 continue
             groups: dict[str, list[Guarded]] = {}
