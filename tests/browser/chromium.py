@@ -7,13 +7,12 @@ work in such a thread, and so does ``asyncio.run``. Therefore whole tests move o
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeVar
+from typing import TYPE_CHECKING, Self, TypeVar
 
 import django
 
@@ -72,58 +71,58 @@ class Chromium:
 class Visits:
     """Makes pages for people, and collects whatever any of them says on the console."""
 
-    def __init__(self, chromium: Chromium, address: str, sessions: dict[str, str]) -> None:
+    def __init__(self, chromium: Chromium, address: str, session: str) -> None:
         self.address = address
         self.problems: list[str] = []
         """Everything on a console: messages of any level, uncaught errors, violations of the policy."""
         self._chromium = chromium
-        self._sessions = sessions
+        self._session = session
         self._contexts: list[BrowserContext] = []
-        self._expected: list[re.Pattern[str]] = []
+        self._expected: list[str] = []
 
     def __call__(
-        self,
-        person: str | None = "operator",
-        *,
-        scripts: bool = True,
-        dark: bool = False,
-        width: int = 1280,
-        height: int = 800,
-        language: str = "en",
-        address: str = "",
-        **options: Any,
+        self, *, scripts: bool = True, dark: bool = False, width: int = 1280, language: str = "en", address: str = ""
     ) -> Page:
-        """A new page in a window of its own, of somebody who is logged in."""
+        """A new page in a window of its own, of the operator, who is logged in."""
         address = address or self.address
         context = self._chromium.browser.new_context(
             base_url=address,
             java_script_enabled=scripts,
             color_scheme="dark" if dark else "light",
-            viewport={"width": width, "height": height},
+            viewport={"width": width, "height": 800},
             locale=language,
             reduced_motion="reduce",
-            **options,
         )
         self._contexts.append(context)
         context.set_default_timeout(SECONDS * 1000)
-        if person is not None:
-            context.add_cookies([{"name": "sessionid", "value": self._sessions[person], "url": address}])
+        context.add_cookies([{"name": "sessionid", "value": self._session, "url": address}])
         context.on("console", self._heard)
         context.on("weberror", lambda error: self.problems.append(f"uncaught: {error.error}"))
         return context.new_page()
 
+    def run(self, test: Callable[[], object], name: str) -> None:
+        """Run a test in the browser's thread; if it fails, with a picture of each page that is open."""
+
+        def pictured() -> None:
+            try:
+                test()
+            except BaseException:
+                pages = [page for context in self._contexts for page in context.pages]
+                for number, page in enumerate(pages):
+                    with suppress(Exception):  # the failure itself is what counts
+                        self.picture(page, f"failed/{name}-{number}")
+                raise
+
+        self._chromium.do(pictured)
+
     def _heard(self, message: ConsoleMessage) -> None:
         said = f"{message.type}: {message.text} ({message.location.get('url')})"
-        if not any(pattern.search(said) for pattern in self._expected):
+        if not any(expected in said for expected in self._expected):
             self.problems.append(said)
 
-    def expect(self, pattern: str) -> None:
-        """From here on, a message on the console that this is found in is no problem."""
-        self._expected.append(re.compile(pattern))
-
     def expect_status(self, status: int) -> None:
-        """Chromium itself notes every answer with such a status."""
-        self.expect(rf"error: Failed to load resource: the server responded with a status of {status} ")
+        """From here on such an answer, which Chromium notes on the console, is no problem."""
+        self._expected.append(f"error: Failed to load resource: the server responded with a status of {status} ")
 
     def picture(self, page: Page, name: str, *, full: bool = True) -> Path:
         """Write a screenshot to ``.screenshots``, to be looked at."""
@@ -131,15 +130,6 @@ class Visits:
         path.parent.mkdir(parents=True, exist_ok=True)
         page.screenshot(path=path, full_page=full, animations="disabled")
         return path
-
-    def failed(self, name: str) -> None:
-        """A picture of every page that is still open."""
-        from playwright.sync_api import Error
-
-        pages = [page for context in self._contexts for page in context.pages]
-        for number, page in enumerate(pages):
-            with suppress(Error):  # the failure itself is what counts
-                self.picture(page, f"failed/{name}-{number}")
 
     def close(self) -> None:
         """Close all windows."""

@@ -24,7 +24,6 @@ import redis
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.conf import Settings
 from django_tasklock.types import AcquireRequest
-from tests.browser.people import PEOPLE, PREPARE, VIDEOS, Worker
 from tests.support.celery_workers import Guardian
 from tests.support.processes import processes
 from tests.support.redis_server import RedisServer, free_port
@@ -35,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "example_project"
 KEY = "a-key-that-only-tests-have-0123456789"
 PATIENCE = 30.0
+VIDEOS = 5
 T = TypeVar("T")
 
 
@@ -64,26 +64,22 @@ class Answer(NamedTuple):
 class Example:
     """A context manager: made, migrated, with its people; nothing is left afterwards."""
 
-    def __init__(self, folder: Path, *, lease: float = 60, settings: str = "config.settings", **environment: str):
+    def __init__(self, folder: Path, *, lease: float = 60) -> None:
         self.folder = folder
         self.redis = RedisServer()
         self.environment = {
             **os.environ,
-            "DJANGO_SETTINGS_MODULE": settings,
+            "DJANGO_SETTINGS_MODULE": "config.settings",
             "DATA_DIR": str(folder),
             "PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)]),
             "REDIS_URL": f"redis://127.0.0.1:{self.redis.port}",
             "TASKLOCK_LEASE": str(lease),
             "TASKLOCK_API_KEYS": f"grafana={KEY}",
             "PYTHONWARNINGS": "error",
-            **environment,
         }
-        self.address = ""
-        self.sessions: dict[str, str] = {}
-        """A person's session, for the cookie ``sessionid``."""
         self._started: list[subprocess.Popen[Any]] = []
-        self._worker: Worker | None = None
-        self._servers: list[subprocess.Popen[Any]] = []
+        self._lasting: list[subprocess.Popen[Any]] = []
+        """Those of them that no ``reset`` ends."""
         self._read = 0
 
     def __enter__(self) -> Self:
@@ -93,10 +89,15 @@ class Example:
         """As ``redis-cli`` would talk to the locks' database."""
         self.store = RedisBackend(Settings(LOCATION=f"redis://127.0.0.1:{self.redis.port}/2"))
         """The lock store, asked from here."""
+        pipe = subprocess.PIPE
         try:
-            self.sessions = self.python(PREPARE, *PEOPLE, str(VIDEOS)).json
+            self._worker = self.start(
+                "-m", "tests.browser.worker", log="worker.log", stdin=pipe, stdout=pipe, text=True, bufsize=1
+            )
+            self.session: str = self.worker("prepare", VIDEOS)
+            """That of the operator, for the cookie ``sessionid``."""
             self.address = self.serve()
-            self._servers = list(self._started)
+            self._lasting = list(self._started)
         except BaseException:
             self.__exit__()
             raise
@@ -166,10 +167,10 @@ class Example:
             "-A",
             "tests.browser.transcoder",
             "worker",
-            "--pool=prefork",
             f"--concurrency={slots}",
+            f"-n{name}@site",
         ]
-        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=INFO", f"-n{name}@site"]
+        quiet = ["--without-gossip", "--without-mingle", "--without-heartbeat", "--loglevel=INFO"]
         environment = {**self.environment, "PYTHONWARNINGS": "default", **environment}  # Celery warns of root
         if lease is not None:
             environment["TASKLOCK_LEASE"] = str(lease)
@@ -182,16 +183,18 @@ class Example:
         until(ready, what="the worker is ready")
         return worker
 
-    def finish(self, *, done: bool = True) -> None:
-        """Let transcodes end, now and later; ``done=False``: let later ones go on."""
-        if done:
-            (self.folder / "done").touch()
-        else:
-            (self.folder / "done").unlink(missing_ok=True)
+    def worker(self, verb: str, *what: object) -> Any:
+        """Have a function of ``worker.py``, beside this, called inside the example; its answer."""
+        assert self._worker.stdin is not None
+        assert self._worker.stdout is not None
+        self._worker.stdin.write(json.dumps([verb, *what]) + "\n")
+        line = self._worker.stdout.readline()
+        assert line, self.log("worker.log")
+        return json.loads(line)
 
-    def publish(self, *videos: int) -> None:
-        """Publish the task of each of these videos."""
-        self.worker("publish", videos)
+    def finish(self) -> None:
+        """Let transcodes end, now and later."""
+        (self.folder / "done").touch()
 
     def log(self, name: str = "server.log") -> str:
         """What the servers said so far."""
@@ -209,42 +212,18 @@ class Example:
         print(said)  # shown by pytest if the test failed
         assert said.count("Traceback (most recent") == said.count("Forbidden (Permission denied)")
 
-    def run(self, *command: str, ok: Sequence[int] | None = (0,)) -> Answer:
-        """Run Python with these arguments in the example's folder; its exit status must be in ``ok``."""
-        done = subprocess.run(
-            [sys.executable, *command],
-            cwd=SITE,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert ok is None or done.returncode in ok, f"{done.returncode}\n{done.stdout}{done.stderr}"
-        return Answer(done.returncode, done.stdout, {"stderr": done.stderr})
-
-    def python(self, script: str, *arguments: str) -> Answer:
-        """Run a script inside the example."""
-        return self.run("-c", f"import django; django.setup()\n{script}", *arguments)
-
-    def manage(self, *arguments: str, ok: Sequence[int] = (0,), process: bool = False) -> Answer:
-        """``manage.py ...``; in a ``process`` of its own, or in the one of ``worker``, which is there already."""
-        if process:
-            answer = self.run("manage.py", *arguments, ok=None)
-        else:
-            code, text, errors = self.worker("manage", arguments)
-            answer = Answer(code, text, {"stderr": errors})
+    def manage(self, *arguments: str, ok: Sequence[int] = (0,)) -> Answer:
+        """``manage.py ...``; its exit status must be in ``ok``."""
+        code, text, errors = self.worker("manage", *arguments)
+        answer = Answer(code, text, {"stderr": errors})
         assert answer.code in ok, answer
         return answer
 
     def curl(self, path: str, *arguments: str) -> Answer:
         """curl with the API key in its header; what it got."""
-        return self.bare_curl(path, "--header", f"Authorization: Api-Key {KEY}", *arguments)
-
-    def bare_curl(self, path: str, *arguments: str) -> Answer:
-        """curl as it is."""
-        command = ["curl", "--silent", "--show-error", "--max-time", "20", "--include", *arguments, self.address + path]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        key = ["--header", f"Authorization: Api-Key {KEY}"]
+        command = ["curl", "--silent", "--show-error", "--max-time", "20", "--include", *key, *arguments]
+        done = subprocess.run([*command, self.address + path], capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         head, _, text = done.stdout.replace("\r\n", "\n").partition("\n\n")
         first, *lines = head.splitlines()
@@ -268,11 +247,8 @@ class Example:
         """No locks, nobody at work, no history, every video waiting."""
         if not self.redis.answers():
             self.redis.start()
-        if self._worker is not None and not self._worker("rest", ""):
-            self.end(self._worker.process)
-            self._worker = None
-        lasting = [*self._servers, self._worker and self._worker.process]
-        for process in [one for one in self._started if one not in lasting]:
+        self.worker("rest")
+        for process in [one for one in self._started if one not in self._lasting]:
             self.end(process)
             self._started.remove(process)
         self.client.flushall()
@@ -280,16 +256,9 @@ class Example:
             "UPDATE videos_video SET status = 'uploading', progress = 0, hls_file = NULL, lock_token = '',"
             " lock_epoch = 0, title = 'Video ' || id"
         )
-        for table in (
-            "tasklock_audit",
-            "tasklock_parked",
-            "tasklock_sweep",
-            "django_admin_log",
-            "videos_attempt",
-            "videos_skip",
-        ):
+        for table in ("tasklock_audit", "tasklock_parked", "tasklock_sweep", "django_admin_log", "videos_attempt"):
             self.sql(f"DELETE FROM {table}")
-        self.finish(done=False)
+        (self.folder / "done").unlink(missing_ok=True)
         self.said()
 
     # Locks
@@ -311,14 +280,3 @@ class Example:
         )
         assert not hasattr(grant, "record"), grant
         return token
-
-    def key(self, name: str) -> str:
-        """The key of a lock in the store as redis-cli sees it."""
-        return f"task_lock:{name}"
-
-    @property
-    def worker(self) -> Worker:
-        """Somebody who can be told to hold locks and to work on videos."""
-        if self._worker is None:
-            self._worker = Worker(self)
-        return self._worker

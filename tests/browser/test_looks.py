@@ -79,12 +79,12 @@ def walk(page: Page, visit: Visits, look: str) -> None:
 
 @pytest.mark.parametrize(("dark", "width"), [(False, 1280), (True, 375)], ids=["desk", "phone-at-night"])
 def test_every_page_can_be_read(visit: Visits, busy: Example, dark: bool, width: int) -> None:
-    walk(visit("operator", dark=dark, width=width), visit, f"{'dark' if dark else 'light'}-{width}")
+    walk(visit(dark=dark, width=width), visit, f"{'dark' if dark else 'light'}-{width}")
 
 
 def test_in_chinese(visit: Visits, busy: Example) -> None:
     """What people did, and why, is shown as it was written; all else is translated."""
-    page = visit("operator", language="zh-CN")
+    page = visit(language="zh-CN")
     for what, url in {**OURS, **STOCK}.items():
         page.goto(url)
         visit.picture(page, f"chinese-{what}", full=what not in STOCK)
@@ -104,7 +104,7 @@ def test_in_chinese(visit: Visits, busy: Example) -> None:
 def test_under_unfold(visit: Visits, busy: Example) -> None:
     address = busy.serve("tests.browser.unfold_settings")
     for dark, width in ((False, 1280), (True, 375)):
-        page = visit("operator", dark=dark, width=width, address=address)
+        page = visit(dark=dark, width=width, address=address)
         for what, url in {**OURS, **STOCK}.items():
             page.goto(url)
             visit.picture(page, f"unfold-{width}-{what}", full=False)
