@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -14,11 +12,11 @@ from django.test import Client
 
 from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.names import key_of
 from django_tasklock.models import AuditEntry, ParkedMessage, SweepEntry
 from django_tasklock.operations.sweep import stream
 from django_tasklock.types import AcquireRequest, fingerprint
 from tests.support.admin_pages import PERMISSIONS, page_of, token_of
+from tests.support.messages import park
 from tests.support.sweeping import dead_holder, hold
 
 pytest_plugins = ["tests.support.admin_fixtures"]
@@ -136,17 +134,7 @@ def world(take, monkeypatch: pytest.MonkeyPatch) -> None:
     hold(DEAD, dead_holder(), ttl=600_000)
     limiter().reserve()
     get_backend().permits.acquire(AcquireRequest(LIMIT, TOKEN, 60_000, 3_600_000, '{"limit":3}', limit=3))
-    now = int(time.time() * 1000)
-    known = {"mode": "queue", "state": "dead", "task": "videos.process", "task_id": "id", "problem": "no"}
-    ParkedMessage.objects.create(
-        key=key_of(NAME),
-        name=NAME,
-        number=1,
-        parked_at=now,
-        changed_at=now,
-        message=json.dumps({"name": NAME}),
-        **known,
-    )
+    park(1, NAME, state="dead", problem="no")
     SweepEntry.objects.create(at="2026-03-01T00:00:00Z", actor="x", swept=0, seconds=1)
 
 
@@ -215,12 +203,8 @@ def test_only_a_post_with_a_reason_and_a_token_to_its_own_page_acts(visitor) -> 
             client.post(page.url, WELL_FORMED)
     for model, table in rows:
         for page in ("change", "delete"):
-            assert (
-                client.post(
-                    f"{ADMIN}{model}/{table.objects.get().pk}/{page}/", {**WELL_FORMED, "_save": "Save"}
-                ).status_code
-                == 403
-            )
+            url = f"{ADMIN}{model}/{table.objects.get().pk}/{page}/"
+            assert client.post(url, {**WELL_FORMED, "_save": "Save"}).status_code == 403
     for url, form in known.items():
         assert strict.post(url, form).status_code == 403, url
         if not url.endswith(("ask/", "sweepentry/add/")):  # which need none

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from html import unescape
 from typing import Any
 
@@ -16,10 +15,9 @@ from django.test import Client
 from django_tasklock import StateGuard, TaskLock, model_lock, operations
 from django_tasklock.admin import LockAdmin
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.database.names import key_of
-from django_tasklock.models import ParkedMessage
 from django_tasklock.operations import Actor
 from tests.support.admin_pages import LIST, Reader, page_of, token_of, words
+from tests.support.messages import park
 from tests.support.redis_server import free_port
 from tests.support.stores import an_ask
 from tests.support.sweeping import dead_holder
@@ -260,23 +258,6 @@ def test_a_store_that_cannot_list(operator: Client, settings: Any) -> None:
 # Why it is as it is
 
 
-def park(name: str) -> None:
-    """A message that waits for the lock, as Celery's half of the package keeps it."""
-    now = int(time.time() * 1000)
-    ParkedMessage.objects.create(
-        key=key_of(name),
-        name=name,
-        number=1,
-        mode="queue",
-        state="parked",
-        task="videos.parked",
-        task_id="id-of-parked",
-        message=json.dumps({"name": name}),
-        parked_at=now,
-        changed_at=now,
-    )
-
-
 CASES = ["live", "expiring", "unending", "orphaned", "by hand", "asked", "parked", "free"]
 
 
@@ -293,7 +274,7 @@ def test_the_page_of_a_lock_explains_its_state(operator: Client, take, settings:
     if case == "asked":
         operations.ask_release("a", by=Actor("somebody"), reason="a deploy")
     if case == "parked":
-        park("a")
+        park(1, "a", task="videos.parked", task_id="id-of-parked")
     page = operator.get(page_of("a")).text
     state, *shown = {
         "live": ["● live", "worker-1:42", "If its holder dies"],

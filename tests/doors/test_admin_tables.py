@@ -6,7 +6,6 @@ import csv
 import io
 import json
 import sys
-import time
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -25,6 +24,7 @@ from django_tasklock.models import AuditEntry, ParkedMessage, SweepEntry
 from django_tasklock.operations.sweep import runs, stream
 from django_tasklock.operations.values import Actor
 from tests.support.admin_pages import Reader, page_of, table, words
+from tests.support.messages import message, park
 from tests.support.redis_server import free_port
 from tests.support.sweeping import dead_holder, hold
 
@@ -45,18 +45,6 @@ def store_down(settings: Any) -> str:
 
 
 # Parked messages
-
-
-def message(number: int, name: str = "video:1", *, ago: float = 0, **values: Any) -> ParkedMessage:
-    """A row that waits for a lock."""
-    now = int((time.time() - ago) * 1000)
-    known: dict[str, Any] = {"mode": "queue", "state": "parked", "task": "videos.process", "task_id": f"id-{number}"}
-    known |= {"parked_at": now, "changed_at": now, "message": json.dumps({"name": name}), **values}
-    return ParkedMessage(key=key_of(name), name=name, number=number, **known)
-
-
-def park(number: int, name: str = "video:1", **values: Any) -> None:
-    message(number, name, **values).save()
 
 
 @pytest.fixture

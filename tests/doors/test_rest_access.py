@@ -277,7 +277,7 @@ class TestKeys:
         assert {len(side) for pair in compared for side in pair} == {32}  # digests: no length is told either
 
     def test_in_the_query_string_only_where_that_is_switched_on(self, rest, lock_up, name):
-        """The URLs of source 000, to the letter."""
+        """The URLs of source 000, to the letter: look at a stuck lock, release it, find it gone."""
         told = problem(Api().get(LOCKS, {"api_key": KEY}), 401, "not_authenticated")
         assert "Authorization: Api-Key" in told
         assert Api().post(f"{url(name, 'release-lock')}?api_key={KEY}").status_code == 401
@@ -288,6 +288,7 @@ class TestKeys:
         assert client.get(f"{LOCKS}?api_key=wrong").status_code == 401
         assert client.post(f"{PREFIX}{name}/release-lock?api_key={KEY}").status_code == 200
         assert not held(name)
+        assert client.get(f"{PREFIX}{name}/lock?api_key={KEY}").status_code == 404
 
 
 def wrong(number: int, **headers: str) -> list[int]:

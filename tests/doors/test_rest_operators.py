@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import re
 import secrets
+import shlex
 from typing import Any, get_args
 
 import pytest
 from django.urls import resolve, reverse
 
-from django_tasklock import RateLimiter
+from django_tasklock import ConcurrencyLimiter, RateLimiter
 from django_tasklock.backends import get_backend
 from django_tasklock.models import AuditEntry, ParkedMessage
 from django_tasklock.operations.sweep import stream
@@ -21,6 +23,7 @@ from tests import rest_page
 from tests.support.messages import park
 from tests.support.redis_server import free_port
 from tests.support.rest import PREFIX, SECRETS, Api, Taken, problem
+from tests.support.stores import clear
 from tests.support.sweeping import dead_holder
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.rest_fixtures"]
@@ -237,6 +240,34 @@ class TestPage:
         assert example.keys() == sent.keys()
         assert example["counts"].keys() == sent["counts"].keys()
         assert example["locks"][0].keys() == sent["locks"][0].keys()
+
+    def test_its_commands(self, by_key: Api) -> None:
+        """Those on limits, as they stand there."""
+        clear("redis")  # a reset leaves the terms that a process had before
+        limiter, permits = RateLimiter("tavily", "100/m"), ConcurrencyLimiter("transcode", 3)
+        limiter.acquire()
+        permits.acquire()
+        [member] = permits.members()
+        code = self.PAGE.split("## Limits")[1].split("```bash\n")[1].split("```")[0]
+        curl = argparse.ArgumentParser()
+        curl.add_argument("-H", "--header")
+        curl.add_argument("-X", "--request")
+        curl.add_argument("-d", "--data", action="append")
+        curl.add_argument("url")
+        said = []
+        for command in code.replace("8d9221072fa0", member.fingerprint).splitlines():
+            asked = curl.parse_args(shlex.split(command)[1:])
+            assert asked.header.endswith("$KEY")
+            url = asked.url.replace(".../", PREFIX)
+            form = "application/x-www-form-urlencoded"
+            said.append(by_key.post(url, "&".join(asked.data), form) if asked.data else by_key.get(url))
+        assert [one.status_code for one in said] == [200, 200, 200, 200], [one.content for one in said]
+        looked, changed, reset, released = (one.json() for one in said)
+        assert (looked["state"], looked["usage"]["windows"][0]["used"]) == ("open", 1)
+        assert (changed["share"], reset["outcome"], released["outcome"]) == (0.5, "reset", "released")
+        assert (limiter.usage().used, permits.info().used) == (0, 0)
+        reasons = set(AuditEntry.objects.values_list("actor", "reason"))
+        assert reasons == {("key grafana", what) for what in ("they ask us to slow down", "new key", "it hangs")}
 
     def test_it_names_each_code_and_rate(self) -> None:
         assert not [code for code in get_args(Code) if f"`{code}`" not in self.PAGE]

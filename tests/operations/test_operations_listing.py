@@ -64,21 +64,6 @@ def sentences(detail: LockDetail) -> str:
 
 
 class TestList:
-    def test_pages(self, store):
-        for number in range(25):
-            granted(get_backend().acquire(an_ask(f"video:{number}", ttl=60_000 + number * 1000)))
-        seen: list[str] = []
-        query = Query(limit=10)
-        while True:
-            page = list_locks(query)
-            assert page.total == 25
-            seen += [lock.info.name for lock in page.locks]
-            if page.next is None:
-                break
-            query = query._replace(offset=page.next)
-        assert seen == [f"video:{number}" for number in range(25)]
-        assert count_locks() == (25, 0, 0, 0, 0)
-
     def test_those_of_ended_processes(self, store):
         """They are counted, and a page of them has no other, whatever the order; nor one that a message has."""
         for number in range(3):

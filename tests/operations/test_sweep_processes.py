@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import subprocess
 import sys
@@ -203,15 +202,3 @@ def test_a_sweep_that_is_killed_while_it_holds_a_lock_frees_it_in_seconds(celery
     assert record.ttl <= restoring.BRIEF_LEASE
     assert tally_of(swept()) == {"dead": (1, 1, 0, 0), "abandoned": (1, 1, 0, 0)}
     assert state(row) == ("uploading",)
-
-
-@pytest.mark.database
-def test_several_sweeps_at_once_publish_each_task_once(celery_site, only) -> None:
-    only("swept_video")
-    rows = [claim_by_dead_holder() for _ in range(3)] + [claimed() for _ in range(5)]
-    processes = [only.start(options={"requeue": True, "pause": 0.3}) for _ in range(3)]
-    reports = [json.loads(said) for code, said in map(ended, processes) if code == 0]
-    assert len(reports) == 3
-    assert sum(report["published"] for report in reports) == len(rows)
-    assert celery_site.waiting() == len(rows)
-    assert {state(row) for row in rows} == {("uploading", 2)}

@@ -172,10 +172,18 @@ def test_a_row_that_is_claimed_anew_is_left_alone(monkeypatch: pytest.MonkeyPatc
     assert state(row)[0] == "ready"
 
 
-def test_the_task_of_a_row_that_is_claimed_just_then_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
-    published: list[Any] = []
+def publishing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The rows whose tasks are published from now on."""
+    published: list[int] = []
     monkeypatch.setattr(Publisher, "obstacle", lambda self, locked, pk: "")
-    monkeypatch.setattr(Publisher, "publish", lambda self, *row: published.append(row) or ("id", math.inf))
+    monkeypatch.setattr(
+        Publisher, "publish", lambda self, locked, pk, value: published.append(value) or ("id", math.inf)
+    )
+    return published
+
+
+def test_the_task_of_a_row_that_is_claimed_just_then_is_not_published(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = publishing(monkeypatch)
     claimed()
     with monkeypatch.context() as patch:
         patch.setattr(restoring, "revoke_claim", lambda *args: False)
@@ -224,14 +232,15 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
     assert row.status == "processing"
 
 
-def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_sweeps_at_once_act_and_publish_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    published = publishing(monkeypatch)
     rows = [claim_by_dead_holder()[0] for _ in range(3)] + [claimed() for _ in range(3)]
     together = threading.Barrier(2, timeout=30)
     monkeypatch.setattr(stream, "sleep", lambda pause: together.wait())
 
     def one() -> Any:
         try:
-            return sweep(pause=0.0)
+            return sweep(pause=0.0, requeue=True)
         finally:
             connections.close_all()
 
@@ -241,3 +250,4 @@ def test_two_sweeps_at_once_act_once(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 6 <= sum(report.swept for report in reports) <= 9, [report.findings for report in reports]
     assert all(get_backend().get(f"video:{row.pk}") is None for row in rows)
     assert {state(row) for row in rows} == {("uploading", "", 2)}, "the epoch was raised once"
+    assert sorted(published) == sorted(row.pk for row in rows)
