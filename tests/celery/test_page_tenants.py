@@ -14,10 +14,11 @@ import pytest
 from django.db import connection
 
 from django_tasklock import list_all_task_locks
-from tests.support.celery_workers import Guardian, until
+from tests.support.celery_workers import Guardian
 from tests.support.database_url import database
 from tests.support.environment import DATABASE
 from tests.support.pages import DOCS, ROOT, Project, blocks_of
+from tests.support.stores import eventually
 
 pytest_plugins = ["tests.support.page_fixtures"]
 pytestmark = [
@@ -113,7 +114,7 @@ def test_two_tenants_a_killed_worker_and_the_sweep(tmp_path: Path, own_database:
             }
 
     def wait(condition: Callable[[], object]) -> None:
-        until(condition, PATIENCE, lambda: f"{journal()} {rows()}\n{(tmp_path / 'worker.log').read_text()}")
+        eventually(condition, PATIENCE, lambda: f"{journal()} {rows()}\n{(tmp_path / 'worker.log').read_text()}")
 
     def shell(code: str) -> None:
         project.shell([("tests:1", "python", code)])

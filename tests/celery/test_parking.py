@@ -39,8 +39,7 @@ from django_tasklock.operations.parked.listing import ParkedQuery, list_parked
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.celery_site.courier import Courier, Killed
 from tests.support.celery_site.queue_tasks import told
-from tests.support.dropping import answer_lost
-from tests.support.guards import elsewhere, new_token
+from tests.support.guards import answer_lost, elsewhere, new_token
 from tests.support.once_app import once_app
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
+import signal
 import threading
 import time
 from contextlib import ExitStack
@@ -15,7 +16,6 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.types import Grant
 from tests.support import quorum
 from tests.support.proxy import Proxy
-from tests.support.quorum_harm import harm
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask
 
@@ -57,6 +57,27 @@ def contend(urls: list[str], ends: float, holds: list[Hold], errors: list[BaseEx
         backend.close()
 
 
+def harm(servers: list[RedisServer], proxies: list[Proxy], number: int) -> None:
+    """Do something to so many of them, and undo it."""
+    chosen = random.sample(range(len(servers)), number)
+    what = random.choice(["stop", "cut", "hang", "refuse", "kill"] if number == 1 else ["stop", "hang", "refuse"])
+    for index in chosen:
+        if what == "stop":
+            servers[index].process.send_signal(signal.SIGSTOP)
+        elif what == "kill":
+            servers[index].kill()
+        else:
+            getattr(proxies[index], what)()
+    time.sleep(random.uniform(0.1, 0.6))
+    for index in chosen:
+        if what == "stop":
+            servers[index].process.send_signal(signal.SIGCONT)
+        elif what == "kill":
+            servers[index].start()
+        proxies[index].heal()
+    time.sleep(random.uniform(2, 3) * LEASE / 1000 if what == "kill" else 0.2)  # no second one loses its data meanwhile
+
+
 @pytest.mark.parametrize("number", [3, 5])
 def test_no_two_hold_it_while_a_lease_is_intact(number: int) -> None:
     with ExitStack() as stack:
@@ -72,7 +93,7 @@ def test_no_two_hold_it_while_a_lease_is_intact(number: int) -> None:
         for thread in threads:
             thread.start()
         while time.monotonic() < ends - 2:
-            harm(servers, proxies, random.choice([1, 1, 1, number // 2 + 1]), LEASE / 1000)
+            harm(servers, proxies, random.choice([1, 1, 1, number // 2 + 1]))
         for thread in threads:
             thread.join(60)
         first.close()

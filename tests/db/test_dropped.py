@@ -23,11 +23,12 @@ from django.db.models.functions import Now
 from django_tasklock import Claim, StaleClaim, TaskLock, current_claim, model_lock
 from django_tasklock.db import reconnect as dropped
 from django_tasklock.signals import claim_stale
-from tests.support.dropping import answer_lost, counted, unreachable
+from tests.support.dropping import counted, unreachable
 from tests.support.guards import (
     GUARD,
     MEMORY,
     ONCE,
+    answer_lost,
     database_hangs_up,
     elsewhere,
     heard,

@@ -30,7 +30,7 @@ from django_tasklock import (
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.operations import sweep
 from tests.support.database_pool import needs_pool, pooled
-from tests.support.guards import GUARD, states
+from tests.support.guards import GUARD, in_threads, states
 from tests.support.pgbouncer import NoPgBouncer, PgBouncer
 from tests.support.public import in_store
 from tests.support.stores import eventually
@@ -65,26 +65,6 @@ def pooler(request: pytest.FixtureRequest, settings: Any, monkeypatch: pytest.Mo
         connections.close_all()
         monkeypatch.undo()
         bouncer.stop()
-
-
-def in_threads(number: int, work: Any) -> list[Any]:
-    """What ``work`` returns in so many threads at once, each with a connection of its own."""
-    found: list[Any] = []
-
-    def run() -> None:
-        try:
-            found.append(work())
-        except BaseException as error:
-            found.append(error)
-        finally:
-            connections.close_all()
-
-    threads = [threading.Thread(target=run) for _ in range(number)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
-    return found
 
 
 def backends() -> set[int]:

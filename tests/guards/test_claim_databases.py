@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from contextlib import ExitStack, contextmanager, suppress
 
 import pytest
@@ -15,7 +14,6 @@ from django_tasklock import (
     StaleClaim,
     StateGuard,
     TaskLock,
-    TaskLockError,
     current_claim,
     model_lock,
 )
@@ -27,14 +25,15 @@ from tests.support.guards import (
     GUARD,
     MEMORY,
     ONCE,
+    answer_lost,
     database_hangs_up,
     elsewhere,
     heard,
     new_token,
-    reply_is_lost,
     states,
 )
 from tests.support.struck import STRIKES, struck_end
+from tests.support.twins import thread_of
 from tests.testapp.models import Note, PlainVideo, Trailer, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -72,6 +71,36 @@ def down():
         yield
 
 
+@contextmanager
+def without_autocommit():
+    """As a caller has it who commits by hand."""
+    transaction.set_autocommit(False)
+    try:
+        yield
+        transaction.commit()
+    finally:
+        transaction.set_autocommit(True)
+
+
+@contextmanager
+def at_commit(strike, *, after=True):
+    """The first commit of this thread is followed by ``strike()``, which raises; or there is only that."""
+    plain, struck = type(connections["default"])._commit, []
+
+    def commit():
+        if after or struck:
+            plain(connections["default"])
+        if not struck:
+            struck.append(True)
+            strike()
+
+    connections["default"]._commit = commit
+    try:
+        yield
+    finally:
+        del connections["default"]._commit
+
+
 def seen(row):
     """What another connection sees of the row: only what is committed."""
     return elsewhere(lambda: type(row).objects.values_list("status", "progress").get(pk=row.pk))
@@ -102,36 +131,26 @@ class TestTransactions:
         assert found == [("processing", 0), ("failed" if error else "ready", 0)]
 
     @both
-    def test_inside_atomic_it_is_refused_and_nothing_is_left_behind(self, model):
+    @pytest.mark.parametrize("how", ["atomic", "autocommit off"])
+    def test_inside_one_it_is_refused_and_the_callers_work_is_not_lost(self, model, how):
         row = model.objects.create()
         work = locked_body(model, lambda claim: pytest.fail("the body ran"))
-        with transaction.atomic():
+        with transaction.atomic() if how == "atomic" else without_autocommit():
             other = model.objects.create(status="kept")
             with pytest.raises(TransactionOpen) as caught:
                 work(row.pk)
-            assert connection.in_atomic_block
             assert not TaskLock(f"claim-databases:{row.pk}").locked()
         message = str(caught.value)
-        assert message.startswith(f"cannot claim testapp.{model.__name__} {row.pk} inside an open transaction")
-        assert all(word in message for word in ("until commit", "delay_on_commit", "ATOMIC_REQUESTS", "eagerly"))
-        assert isinstance(caught.value, TaskLockError)
+        where = "inside an open transaction" if how == "atomic" else "with autocommit off"
+        assert message.startswith(f"cannot claim testapp.{model.__name__} {row.pk} {where}")
+        words = (
+            ("until commit", "delay_on_commit", "ATOMIC_REQUESTS", "eagerly")
+            if how == "atomic"
+            else ("delay_on_commit",)
+        )
+        assert all(word in message for word in words)
         assert seen(row) == ("uploading", 0)
         assert seen(other) == ("kept", 0), "the caller's own work is its own"
-
-    def test_with_autocommit_off_it_is_refused_and_the_callers_work_is_not_lost(self):
-        video = Video.objects.create()
-        work = locked_body(Video, lambda claim: pytest.fail("the body ran"))
-        transaction.set_autocommit(False)
-        try:
-            other = Video.objects.create(status="kept")
-            with pytest.raises(TransactionOpen, match="with autocommit off.*delay_on_commit"):
-                work(video.pk)
-            assert not TaskLock(f"claim-databases:{video.pk}").locked()
-            transaction.commit()
-        finally:
-            transaction.set_autocommit(True)
-        assert states(video) == ("uploading", 0, 0)
-        assert seen(other) == ("kept", 0)
 
     def test_a_write_joins_a_transaction_that_the_body_has_opened(self):
         video = Video.objects.create()
@@ -140,15 +159,11 @@ class TestTransactions:
             claim.update(progress=40)
             raise ZeroDivisionError
         assert seen(video) == ("processing", 0)
-        transaction.set_autocommit(False)
-        try:
+        with without_autocommit():
             Note.objects.create(video=video, text="kept")
             claim.update(progress=50)
             with claim.transaction():
                 claim.update(progress=60)
-            transaction.commit()
-        finally:
-            transaction.set_autocommit(True)
         assert seen(video) == ("processing", 60)
         assert Note.objects.count() == 1
 
@@ -254,7 +269,7 @@ class TestLostAnswers:
     @pytest.mark.parametrize("guard", [GUARD, ONCE])
     def test_to_the_claims_commit(self, model, guard):
         row = model.objects.create()
-        with reply_is_lost("COMMIT") as lost, heard(claim_rejected) as told:
+        with answer_lost("COMMIT") as lost, heard(claim_rejected) as told:
             claim = take(row, guard)
         assert lost == ["COMMIT"]
         assert told == []
@@ -276,7 +291,7 @@ class TestLostAnswers:
     def test_to_a_write_of_the_state(self, model, write, state):
         row = model.objects.create()
         claim = take(row, ONCE)
-        with reply_is_lost("UPDATE") as lost, heard(claim_stale) as told:
+        with answer_lost("UPDATE") as lost, heard(claim_stale) as told:
             write(claim)
         assert len(lost) == 1
         assert told == []
@@ -286,27 +301,20 @@ class TestLostAnswers:
         video = Video.objects.create()
         stale = take(video)
         take(video).finish()
-        with reply_is_lost("UPDATE") as lost, pytest.raises(StaleClaim):
+        with answer_lost("UPDATE") as lost, pytest.raises(StaleClaim):
             stale.finish()
         assert len(lost) == 1
 
     def test_to_the_commit_of_one_who_was_overtaken_at_once(self):
         video = Video.objects.create()
-        plain_commit = type(connections["default"])._commit
         overtook = []
 
-        def commit():
-            plain_commit(connections["default"])
-            if not overtook:
-                overtook.append(elsewhere(lambda: take(video, AGAIN)))
-                raise OperationalError("server closed the connection unexpectedly")
+        def strike():
+            overtook.append(elsewhere(lambda: take(video, AGAIN)))
+            raise OperationalError("server closed the connection unexpectedly")
 
-        connections["default"]._commit = commit
-        try:
-            with pytest.raises(GuardRejected):
-                take(video, ONCE)
-        finally:
-            del connections["default"]._commit
+        with at_commit(strike), pytest.raises(GuardRejected):
+            take(video, ONCE)
         assert overtook[0].valid
         assert states(video) == ("processing", 0, 2)
 
@@ -314,23 +322,14 @@ class TestLostAnswers:
     @pytest.mark.parametrize("after", [True, False], ids=["after the commit", "instead of it"])
     def test_a_time_limit_that_strikes_at_the_commit_leaves_a_claimable_row(self, model, after):
         row = model.objects.create()
-        plain_commit = type(connections["default"])._commit
-        struck = []
-
-        def commit():
-            if after or struck:
-                plain_commit(connections["default"])
-            if not struck:
-                struck.append(True)
-                raise KeyboardInterrupt
-
         work = locked_body(model, lambda claim: pytest.fail("the body ran"), ONCE)
-        connections["default"]._commit = commit
-        try:
-            with heard(claim_stale) as told, pytest.raises((KeyboardInterrupt, DatabaseError)):
-                work(row.pk)  # a DatabaseError is Django's, on its way out of the transaction
-        finally:
-            del connections["default"]._commit
+
+        def strike():
+            raise KeyboardInterrupt
+
+        raised = pytest.raises((KeyboardInterrupt, DatabaseError))  # Django's, on its way out of the transaction
+        with at_commit(strike, after=after), heard(claim_stale) as told, raised:
+            work(row.pk)
         assert told == []
         assert states(row)[0] == "uploading"
         assert not TaskLock(f"claim-databases:{row.pk}").locked()
@@ -345,10 +344,7 @@ class TestLostAnswers:
 
         def execute(execute, sql, params, many, context):
             closes = not struck and sql.startswith("UPDATE") and ends in params
-            if closes and not after:
-                struck.append(sql)
-                raise error
-            result = execute(sql, params, many, context)
+            result = execute(sql, params, many, context) if after or not closes else None
             if closes:
                 struck.append(sql)
                 raise error
@@ -459,16 +455,20 @@ def _options_are_put_back(monkeypatch):
 
 @pytest.mark.usefixtures("_options_are_put_back")
 class TestSnapshots:
-    def test_an_old_view_of_the_row_does_not_hide_that_it_was_taken(self, monkeypatch):
-        """REPEATABLE READ, and SQLite's log, go on showing the row as it was when the transaction began."""
-        if connection.vendor == "mysql":
-            set_option(monkeypatch, "isolation_level", "repeatable read")
-        elif connection.vendor == "postgresql":
+    @staticmethod
+    def isolate(monkeypatch, postgres, mysql=None):
+        if connection.vendor == "postgresql":
             from django.db.backends.postgresql.psycopg_any import IsolationLevel
 
-            set_option(monkeypatch, "isolation_level", IsolationLevel.REPEATABLE_READ)
-        else:
+            set_option(monkeypatch, "isolation_level", IsolationLevel[postgres])
+        elif connection.vendor == "sqlite":
             set_option(monkeypatch, "transaction_mode", "DEFERRED")
+        elif mysql:
+            set_option(monkeypatch, "isolation_level", mysql)
+
+    def test_an_old_view_of_the_row_does_not_hide_that_it_was_taken(self, monkeypatch):
+        """REPEATABLE READ, and SQLite's log, go on showing the row as it was when the transaction began."""
+        self.isolate(monkeypatch, "REPEATABLE_READ", "repeatable read")
         video = Video.objects.create()
         claim = take(video)
         with pytest.raises((StaleClaim, OperationalError)), transaction.atomic():
@@ -480,12 +480,7 @@ class TestSnapshots:
 
     def test_a_take_over_that_commits_as_the_row_is_locked_is_seen(self, monkeypatch):
         """A snapshot cannot lock what was changed since: PostgreSQL answers with a serialization failure."""
-        if connection.vendor == "postgresql":
-            from django.db.backends.postgresql.psycopg_any import IsolationLevel
-
-            set_option(monkeypatch, "isolation_level", IsolationLevel.SERIALIZABLE)
-        elif connection.vendor == "sqlite":
-            set_option(monkeypatch, "transaction_mode", "DEFERRED")
+        self.isolate(monkeypatch, "SERIALIZABLE")
         video = Video.objects.create()
         stale = take(video)
         overtook = []
@@ -530,7 +525,7 @@ class TestTwoConnections:
             successor.finish()
 
         with claim.transaction():
-            other = threading.Thread(target=lambda: elsewhere(take_over))
+            other = thread_of(take_over)
             other.start()
             other.join(0.5)  # a take-over that does not wait is done by now
             assert other.is_alive()

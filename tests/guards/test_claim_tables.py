@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import threading
-
 import pytest
 from django.db import connection
 from django.db.models import Exists, F, OuterRef, Q
@@ -11,7 +9,8 @@ from django.db.models import Exists, F, OuterRef, Q
 from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.signals import claim_stale
-from tests.support.guards import GUARD, MEMORY, elsewhere, heard, new_token
+from tests.support.guards import GUARD, MEMORY, heard, in_threads, new_token
+from tests.support.twins import thread_of
 from tests.testapp.models import Channel, Clip, Feature, PlainFeature, Sequel, Work
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
@@ -70,7 +69,7 @@ class TestParents:
         def between(execute, sql, params, many, context):
             result = execute(sql, params, many, context)
             if not others and sql.startswith(("SELECT", "UPDATE")):
-                others.append(threading.Thread(target=lambda: elsewhere(take_over)))
+                others.append(thread_of(take_over))
                 others[0].start()
                 others[0].join(0.3)  # a take-over that does not wait is done by now
             return result
@@ -109,20 +108,12 @@ class TestRefusedAtFirstUse:
         clip = Clip.objects.create(channel=Channel.objects.create())
         blocked = Exists(Channel.objects.filter(pk=OuterRef("channel_id"), blocked=True))
         guard = StateGuard(claim_from=["uploading"], claim_as="processing", exclude=blocked)
-        together = threading.Barrier(4, timeout=30)
-        won = []
 
-        def claims():
-            together.wait()
+        def claims() -> bool:
             try:
                 take(clip, guard)
             except TaskLockError:
-                return
-            won.append(1)
+                return False
+            return True
 
-        threads = [threading.Thread(target=lambda: elsewhere(claims)) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert len(won) == 1
+        assert sorted(in_threads(4, claims)) == [False] * 3 + [True]

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextvars
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
-from django.db import connections
 from django.db.models import F
 
 from django_tasklock import (
@@ -22,10 +18,8 @@ from django_tasklock import (
     current_lock,
     model_lock,
 )
-from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, new_token, raw_connection, states
+from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, in_threads, new_token, raw_connection, states
 from tests.testapp.models import Note, Video
-
-T = TypeVar("T")
 
 THREADS = 4
 TIMES = 10
@@ -35,22 +29,6 @@ pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 @pytest.fixture(autouse=True)
 def _locks_in_memory(settings: Any) -> None:
     settings.TASKLOCK = MEMORY
-
-
-def in_threads(work: Callable[[], T]) -> list[T]:
-    """What ``work()`` returns in several threads that begin together."""
-    barrier = threading.Barrier(THREADS, timeout=60)
-
-    def run() -> T:
-        barrier.wait()
-        try:
-            return work()
-        finally:
-            connections.close_all()
-
-    with ThreadPoolExecutor(THREADS) as pool:
-        parts = [pool.submit(run) for _ in range(THREADS)]
-        return [part.result(120) for part in parts]
 
 
 def test_many_who_claim_one_row_without_any_lock_agree_on_whose_it_is():
@@ -74,7 +52,7 @@ def test_many_who_claim_one_row_without_any_lock_agree_on_whose_it_is():
             tried.append((claim.epoch, noted))
         return tried
 
-    tried = [one for each in in_threads(claims) for one in each]
+    tried = [one for each in in_threads(THREADS, claims) for one in each]
     assert sorted(epoch for epoch, _ in tried) == list(range(1, THREADS * TIMES + 1)), "each has an epoch of its own"
     notes = [int(text) for text in Note.objects.order_by("pk").values_list("text", flat=True)]
     assert notes == sorted(epoch for epoch, noted in tried if noted), "let in in the order of their claims"
@@ -92,7 +70,7 @@ def test_every_write_arrives_by_its_threads_own_connection_until_the_claim_is_ov
             claim.update(progress=F("progress") + 1)
         return raw_connection()
 
-    used = in_threads(write)
+    used = in_threads(THREADS, write)
     assert len({id(one) for one in [*used, raw_connection()]}) == THREADS + 1
     assert states(video) == ("processing", THREADS * TIMES, 1)
 
@@ -103,7 +81,7 @@ def test_every_write_arrives_by_its_threads_own_connection_until_the_claim_is_ov
             claim.update(progress=0)
         return claim.valid
 
-    assert in_threads(write_late) == [False] * THREADS
+    assert in_threads(THREADS, write_late) == [False] * THREADS
     assert states(video) == ("processing", THREADS * TIMES, 2)
 
 

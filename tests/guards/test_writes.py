@@ -9,7 +9,7 @@ import pytest
 from django_tasklock import Claim, StaleClaim
 from django_tasklock.operations import Actor, release_lock
 from django_tasklock.signals import state_changed
-from tests.support.guards import GUARD, ONCE, elsewhere, heard, new_token, no_guards, reply_is_lost
+from tests.support.guards import GUARD, ONCE, answer_lost, elsewhere, heard, new_token, no_guards
 from tests.support.sweeping import claimed, guarded_function, hold, swept
 from tests.testapp.models import Cassette, PlainTape, Tape, Video
 
@@ -159,10 +159,10 @@ class TestSignal:
     def test_it_is_sent_once_if_the_answer_to_the_commit_is_lost(self, model):
         row = model.objects.create()
         with heard(state_changed) as told:
-            with reply_is_lost("COMMIT") as lost:
+            with answer_lost("COMMIT") as lost:
                 claim = Claim.take(model, row.pk, ONCE, new_token())
             assert lost
-            with reply_is_lost("COMMIT") as lost:
+            with answer_lost("COMMIT") as lost:
                 claim.finish()
             assert lost
         assert [(one["old_state"], one["new_state"]) for one in told] == [

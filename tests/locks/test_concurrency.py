@@ -24,7 +24,8 @@ from django_tasklock import (
 )
 from django_tasklock.types import Released, fingerprint
 from tests.support.current import here
-from tests.support.public import Received, in_store, setting
+from tests.support.guards import heard
+from tests.support.public import in_store, setting
 from tests.support.stores import eventually
 from tests.support.twins import TWINS, call, conflict
 
@@ -128,8 +129,8 @@ class TestLosing:
         mine = ConcurrencyLimiter("transcode", 2, lease=3, on_lost=told.append)
         with (
             elsewhere() as run,
-            Received(signals.lock_forced) as forced,
-            Received(signals.lock_lost, "transcode") as lost,
+            heard(signals.lock_forced) as forced,
+            heard(signals.lock_lost, "transcode") as lost,
             mine,
         ):
             other = ConcurrencyLimiter("transcode", 2)
@@ -166,7 +167,7 @@ class TestTelling:
     def test_signals_counts_and_log_lines_are_those_of_locks_and_say_limiter(self, store, caplog):
         caplog.set_level(logging.INFO, "django_tasklock")
         counts.forget()
-        with Received(signals.lock_acquired) as acquired, Received(signals.lock_released) as released:
+        with heard(signals.lock_acquired) as acquired, heard(signals.lock_released) as released:
             limiter = ConcurrencyLimiter("transcode", 1)
             with limiter:
                 limiter.remove(limiter.members()[0].fingerprint)

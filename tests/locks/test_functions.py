@@ -32,7 +32,8 @@ from django_tasklock.locks import functions as remembered
 from django_tasklock.locks.functions import process_locks
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.testing import advance, forget
-from tests.support.public import Received, forked, in_store
+from tests.support.guards import heard
+from tests.support.public import forked, in_store
 from tests.support.stores import eventually, renewed, stores
 
 
@@ -188,7 +189,7 @@ class TestForcedRelease:
     def test_takes_it_from_whoever_has_it_and_says_so(self, store, caplog):
         assert acquire_task_lock("video:1")
         held = get_lock_info("video:1")
-        with Received(signals.lock_forced) as received, caplog.at_level(logging.WARNING, "django_tasklock"):
+        with heard(signals.lock_forced) as received, caplog.at_level(logging.WARNING, "django_tasklock"):
             assert force_release_task_lock("task_lock:video:1") is True
         assert not is_task_locked("video:1")
         [told] = received

@@ -21,7 +21,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.health.store import check_locks
 from django_tasklock.locks.heartbeat import GONE, heartbeat
 from django_tasklock.types import Released, Renewal, monotonic
-from tests.support.public import Received
+from tests.support.guards import heard
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, eventually, granted, renewed
 from tests.support.workers import Crew, Trips
@@ -183,7 +183,7 @@ def test_a_lock_released_while_its_renewal_is_on_its_way_does_not_come_back(
         outcome.append(lock.release())
         return renew(batch) if before else answers
 
-    with TaskLock(f"{name}:other", lease=60) as other, Received(signals.lock_lost, name) as received:
+    with TaskLock(f"{name}:other", lease=60) as other, heard(signals.lock_lost, name) as received:
         with renewing(release_in_the_middle):
             assert lock.acquire()
             hasten(lock)
@@ -199,7 +199,7 @@ def test_a_lock_released_while_its_renewal_is_on_its_way_does_not_come_back(
 def test_an_expired_lock_is_not_created_again(store: Store, name: str) -> None:
     """Gold standard 8.9: A's key ends, B acquires and releases, A's renewals go on."""
     told = Told(name, lease=60)
-    with Received(signals.lock_lost, name) as received:
+    with heard(signals.lock_lost, name) as received:
         assert told.lock.acquire()
         store.delete(f"task_lock:{name}")
         backend, other = get_backend(), an_ask(name)
@@ -252,7 +252,7 @@ def test_a_dropped_lock_without_a_timeout_is_kept_by_its_process(
 
 def test_a_lock_that_is_released_by_force_is_told_once(store: Store, name: str) -> None:
     told = Told(name, lease=60)
-    with Received(signals.lock_lost, name) as received:
+    with heard(signals.lock_lost, name) as received:
         assert told.lock.acquire()
         assert (told.lock.lost, told.lock.held) == (False, True)
         told.lock.ensure_held()
@@ -266,7 +266,7 @@ def test_a_lock_that_is_released_by_force_is_told_once(store: Store, name: str) 
 def test_a_lock_ends_at_its_timeout_and_reports_that_once(store: Store, name: str) -> None:
     """Gold standard 8.10."""
     told = Told(name, lease=3, timeout=3.5)
-    with Received(signals.lock_lost, name) as received:
+    with heard(signals.lock_lost, name) as received:
         began = time.monotonic()
         assert told.lock.acquire()
         eventually(lambda: not store.exists(f"task_lock:{name}"))
@@ -283,7 +283,7 @@ def test_a_store_that_is_silent_to_the_deadline_means_lost_once(
     configure(LOCATION=redis_server.url)
     told = Told(name, lease=2)
     assert redis_server.process is not None
-    with Received(signals.lock_lost, name) as received:
+    with heard(signals.lock_lost, name) as received:
         assert told.lock.acquire()
         os.kill(redis_server.process.pid, signal.SIGSTOP)
         try:

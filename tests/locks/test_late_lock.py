@@ -14,9 +14,8 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Grant, Released
-from tests.support.guards import GUARD
+from tests.support.guards import GUARD, heard
 from tests.support.proxy import Proxy
-from tests.support.public import Received
 from tests.support.stores import an_ask, eventually, granted, new_token
 from tests.support.twins import token_in
 from tests.testapp.models import Video
@@ -63,7 +62,7 @@ def test_if_another_holder_has_the_lock_after_the_outage_the_body_loses_it(
     assert not lock.lost
     token = new_token()
     granted(stranger.acquire(an_ask(name, token)))
-    with Received(signals.lock_lost, name) as received:
+    with heard(signals.lock_lost, name) as received:
         down.heal()
         eventually(lambda: received)  # on_lost comes first
     assert [said["reason"] for said in received] == reasons

@@ -41,8 +41,8 @@ from django_tasklock.backends.memory import MemoryBackend
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.process import AFTER_FORK
 from tests.support.current import here
-from tests.support.guards import elsewhere
-from tests.support.public import Received, in_store, script, setting
+from tests.support.guards import elsewhere, heard
+from tests.support.public import in_store, script, setting
 from tests.support.stores import eventually, stores
 from tests.support.twins import thread_of
 from tests.testapp.models import PlainVideo, Video
@@ -104,16 +104,6 @@ class TestForgetting:
         assert acquire_task_lock("report")
         assert abs(get_lock_info("report").acquired_at.timestamp() - time.time()) < 60
 
-    def test_the_last_test_left_nothing(self, settings: Any) -> None:
-        """Without a call of it, nor of anything else that empties a store: the other of these two held two locks."""
-        settings.TASKLOCK = setting("memory")
-        assert not is_task_locked("report")
-        assert len(heartbeat) == 0
-        assert acquire_task_lock("report")
-        assert TaskLock("kept", lease=60).acquire()
-
-    test_nor_did_that_one = test_the_last_test_left_nothing
-
     def test_every_module_that_begins_anew_in_a_fork_is_forgotten_or_has_nothing_of_locks(self) -> None:
         stays = {
             "django_tasklock.locks.holder",  # which process this is
@@ -173,13 +163,6 @@ class TestLockHeld:
         testing.assert_not_locked("report")
         assert holder.name == "report"
 
-    def test_its_release_wakes_who_waits(self, memory: str) -> None:
-        holder = testing.lock_held("report")
-        thread, ended = waiting()
-        holder.release()
-        thread.join(10)
-        assert ended == [True]
-
     def test_others_wait_in_order_and_are_seen_by_all(self, memory: str) -> None:
         holder = testing.lock_held("report")
         with testing.lock_waiting("report") as first, testing.lock_waiting("report") as second:
@@ -215,7 +198,7 @@ def test_what_needs_the_memory_store_says_so(settings: Any, act: Any, why: str) 
 class TestLosing:
     def test_its_holder_knows_at_once_and_others_can_take_it(self, store: str) -> None:
         told: list[str] = []
-        loss = Received(signals.lock_lost, "report")
+        loss = heard(signals.lock_lost, "report")
         with TaskLock("report", lease=60, on_lost=told.append) as lock, loss as received:
             testing.lose(lock)
             assert (told, len(received), lock.lost) == (["a test says so"], 1, True)
@@ -229,20 +212,10 @@ class TestLosing:
             assert limiter.info().used == 0
 
     def test_by_its_name_in_another_thread(self, memory: str) -> None:
-        taken, over, told = threading.Event(), threading.Event(), []
-
-        def work() -> None:
-            with TaskLock("report", on_lost=told.append):
-                taken.set()
-                assert over.wait(30)
-
-        thread = threading.Thread(target=work)
-        thread.start()
-        assert taken.wait(30)
-        testing.lose("report", "an outage")
-        over.set()
-        thread.join(30)
-        assert told == ["an outage"]
+        told: list[str] = []
+        with TaskLock("report", on_lost=told.append):
+            elsewhere(lambda: testing.lose("report", "an outage"))
+            assert told == ["an outage"]
 
 
 class TestKilling:

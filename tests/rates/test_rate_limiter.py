@@ -17,7 +17,8 @@ from django_tasklock.backends import get_backend
 from django_tasklock.db.clock import Now
 from django_tasklock.rates import reservation as rates_reservation
 from django_tasklock.types import monotonic
-from tests.support.public import Received, in_store
+from tests.support.guards import heard
+from tests.support.public import in_store
 from tests.support.rate_callers import at_once, most_within
 from tests.support.stores import eventually, stores
 from tests.support.twins import TWINS, call
@@ -40,7 +41,7 @@ class TestWaiting:
     @TWINS
     def test_so_many_at_once_and_then_at_the_pace(self, way):
         limiter, calls = RateLimiter("api", "5/0.2s", margin=0.1), []
-        with Received(signals.rate_granted) as granted:
+        with heard(signals.rate_granted) as granted:
             for _ in range(6):
                 assert call(way, limiter, "acquire")
                 calls.append((monotonic(), 1))
@@ -284,7 +285,7 @@ def test_calls_of_one_millisecond_are_at_once(store, monkeypatch):
     """Some databases count milliseconds, and the slots of one are microseconds apart."""
     if store == "database":
         monkeypatch.setattr(Now, f"as_{connection.vendor}", lambda *details, **more: ("1800000000000", ()))
-    with Received(signals.rate_granted) as granted:
+    with heard(signals.rate_granted) as granted:
         for _ in range(40):
             RateLimiter("api", "1000/h").acquire()
     assert {(one["how"], one["wait"]) for one in granted} == {("at_once", 0.0)}
@@ -377,20 +378,20 @@ def test_limiters_are_listed_by_their_last_use():
 class TestSignals:
     def test_all_of_them(self):
         limiter = RateLimiter("api", "1/0.3s")
-        with Received(signals.rate_granted) as granted:
+        with heard(signals.rate_granted) as granted:
             limiter.acquire()
             reservation = limiter.acquire()
         assert [one["how"] for one in granted] == ["at_once", "waited"]
         assert granted[1]["wait"] > 0.2
         assert granted[1]["sender"] == "api"
-        with Received(signals.rate_cancelled) as cancelled:
+        with heard(signals.rate_cancelled) as cancelled:
             reservation.cancel()
         assert [one["returned"] for one in cancelled] == [True]
         limiter.acquire()
-        with Received(signals.rate_refused) as refused, pytest.raises(RateLimitExceeded):
+        with heard(signals.rate_refused) as refused, pytest.raises(RateLimitExceeded):
             limiter.acquire(0.01)
         assert refused[0]["retry_after"] > 0.1
-        with Received(signals.rate_pushback) as pushback:
+        with heard(signals.rate_pushback) as pushback:
             limiter.penalize(0.1)
         assert 0 < pushback[0]["wait"] <= 0.1
 
@@ -400,7 +401,7 @@ class TestSignals:
             pass
         missed = reservation.slot.booked.slot
         eventually(lambda: reservation.slot.late > 0.05)
-        with Received(signals.rate_late) as late:
+        with heard(signals.rate_late) as late:
             reservation.use()
         assert late[0]["late"] > 0.05
         assert reservation.slot.booked.slot > missed
@@ -424,7 +425,7 @@ class TestSignals:
         monkeypatch.setattr(rates_reservation, "MOST_MISSES", 2)
         reservation = limiter.reserve()
         told = pytest.raises(RateLimitExceeded, match=r"3 times.* raise margin=")
-        with Received(signals.rate_refused) as refused, told:
+        with heard(signals.rate_refused) as refused, told:
             reservation.use()
         assert reservation.state == "cancelled"
         assert len(refused) == 1
@@ -434,7 +435,7 @@ def test_a_refused_try_acquire_is_logged_at_debug_only(caplog):
     """``try_acquire`` in a loop would write one each time; who may wait, and cannot, is told as ever."""
     limiter = RateLimiter("api", "1/h")
     assert limiter.try_acquire()
-    with caplog.at_level(logging.DEBUG, "django_tasklock"), Received(signals.rate_refused) as refused:
+    with caplog.at_level(logging.DEBUG, "django_tasklock"), heard(signals.rate_refused) as refused:
         assert not limiter.try_acquire()
         with pytest.raises(RateLimitExceeded):
             limiter.acquire(0.5)

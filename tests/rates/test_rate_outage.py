@@ -8,7 +8,7 @@ import time
 import pytest
 
 from django_tasklock import BackendUnavailable, RateLimiter, signals
-from tests.support.public import Received
+from tests.support.guards import heard
 from tests.support.rate_callers import most_within
 from tests.support.redis_server import RedisServer, free_port
 from tests.support.stores import eventually
@@ -25,7 +25,7 @@ def down(configure) -> None:
 
 class TestPolicies:
     def test_closed_is_the_default(self, down, name):
-        with Received(signals.rate_unavailable) as met, pytest.raises(BackendUnavailable) as caught:
+        with heard(signals.rate_unavailable) as met, pytest.raises(BackendUnavailable) as caught:
             RateLimiter(name, "1/h").acquire()
         assert caught.value.name == name
         assert [one["action"] for one in met] == ["closed"]
@@ -34,14 +34,14 @@ class TestPolicies:
         """Other processes may still reach it, so its limit applies."""
         limiter = RateLimiter(name, "1/h", on_unavailable="open")
         proxy.say("NOPERM this user has no permissions")
-        with Received(signals.rate_unavailable) as met, pytest.raises(BackendUnavailable):
+        with heard(signals.rate_unavailable) as met, pytest.raises(BackendUnavailable):
             limiter.acquire()
         assert [one["action"] for one in met] == ["closed"]
 
     def test_each_call_that_goes_on_without_the_store_is_told(self, down, name, warnings_logged):
         """An outage that lets everything through is seen: in the log, and by its signal."""
         limiter = RateLimiter(name, "1/h", tenants="1/h", on_unavailable="open")
-        with Received(signals.rate_unavailable) as met:
+        with heard(signals.rate_unavailable) as met:
             for key in "aab":
                 assert limiter.tenant(key).try_acquire().state == "used"
         assert {one["action"] for one in met} == {"open"}

@@ -11,30 +11,18 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from tests.support.celery_site.configuration import READY
 from tests.support.celery_site.forked import start
 from tests.support.celery_site.journal import note
 from tests.support.processes import Process, processes
+from tests.support.stores import eventually
 
-__all__ = ["Guardian", "Worker", "until"]
+__all__ = ["Guardian", "Worker"]
 
 PATIENCE = 30.0  # seconds a process may take to start, stop or die
-T = TypeVar("T")
-
-
-def until(condition: Callable[[], T], seconds: float, otherwise: Callable[[], str]) -> T:
-    """What ``condition`` returns once that is true; it must be so within ``seconds``, or ``otherwise`` tells why."""
-    ends, pause = time.monotonic() + seconds, 0.005
-    while not (value := condition()):
-        assert time.monotonic() < ends, f"not so within {seconds} s: {otherwise()}"
-        time.sleep(pause)
-        pause = min(pause * 1.2, 0.05)  # what takes long is not to be kept from it by being asked for
-    return value
 
 
 class Guardian:
@@ -95,7 +83,7 @@ class Worker:
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.log()}"
             return self._ready.exists()
 
-        until(ready, seconds, lambda: f"{self.name} is ready\n{self.log()}")
+        eventually(ready, seconds, lambda: f"{self.name} is ready\n{self.log()}")
 
     def log(self) -> str:
         """What it said so far."""
@@ -137,11 +125,11 @@ class Worker:
         assert any(one.pid == pid for one in self.members()), f"{pid} is not of {self.name}"
         note("killed", pid=pid)
         os.kill(pid, signal.SIGKILL)
-        until(lambda: all(one.pid != pid for one in self.members()), PATIENCE, lambda: f"{pid} is dead")
+        eventually(lambda: all(one.pid != pid for one in self.members()), PATIENCE, lambda: f"{pid} is dead")
 
     def _gone(self) -> None:
         self.process.wait(PATIENCE)
-        until(lambda: not self.members(), PATIENCE, lambda: f"{self.name} is dead: {self.members()}")
+        eventually(lambda: not self.members(), PATIENCE, lambda: f"{self.name} is dead: {self.members()}")
 
     def terminate(self) -> None:
         """``SIGTERM`` to the main process: warm shutdown. A second one is less patient."""
@@ -153,7 +141,7 @@ class Worker:
 
     def ended(self, seconds: float = PATIENCE) -> int:
         """The exit status of the main process, which must end within ``seconds``."""
-        until(lambda: not self.alive(), seconds, lambda: f"{self.name} has ended\n{self.log()}")
+        eventually(lambda: not self.alive(), seconds, lambda: f"{self.name} has ended\n{self.log()}")
         return int(self.process.returncode)
 
     # Pauses
@@ -161,7 +149,7 @@ class Worker:
     def stop(self) -> None:
         """``SIGSTOP`` to all of it; returns when everyone has stopped."""
         os.killpg(self.pid, signal.SIGSTOP)
-        until(lambda: {one.state for one in self.members()} <= {"T"}, PATIENCE, lambda: f"{self.name} has stopped")
+        eventually(lambda: {one.state for one in self.members()} <= {"T"}, PATIENCE, lambda: f"{self.name} has stopped")
 
     def go_on(self) -> None:
         """``SIGCONT`` to all of it."""

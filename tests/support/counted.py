@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
 from django_tasklock import counts
 
 
 def counted(kind: str) -> dict[str, int]:
     """What this process has counted of a kind and not written yet, by event."""
-    found: dict[str, int] = {}
-    for one in counts.pending():
-        if one.kind == kind:
-            found[one.event] = found.get(one.event, 0) + one.number
-    return found
+    return _by_event(kind, counts.pending())
 
 
 def durations(event: str, kind: str) -> int:
@@ -21,8 +21,12 @@ def durations(event: str, kind: str) -> int:
 
 def written(kind: str) -> dict[str, int]:
     """What all processes have written of a kind, by event."""
-    found: dict[str, int] = {}
-    for one in counts.read_totals():
+    return _by_event(kind, counts.read_totals())
+
+
+def _by_event(kind: str, all_of_it: Iterable[Any]) -> dict[str, int]:
+    found = Counter[str]()
+    for one in all_of_it:
         if one.kind == kind:
-            found[one.event] = found.get(one.event, 0) + one.number
-    return found
+            found[one.event] += one.number
+    return dict(found)

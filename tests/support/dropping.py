@@ -10,28 +10,10 @@ from typing import Any
 from django.db import OperationalError, connection, connections
 from django.db.utils import Error
 
-from tests.support.guards import database_hangs_up, end_session
+from tests.support.guards import end_session
 from tests.testapp.models import Note, Video
 
-__all__ = ["answer_lost", "counted", "kill_all_others", "unreachable"]
-
-
-@contextmanager
-def answer_lost(to: str) -> Iterator[list[str]]:
-    """The first statement that begins with ``to`` is executed, and the session killed before its answer arrives."""
-    lost: list[str] = []
-    with contextlib.ExitStack() as stack:
-
-        def execute(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-            result = execute(sql, params, many, context)
-            if not lost and sql.startswith(to):
-                lost.append(sql)
-                stack.enter_context(database_hangs_up())
-                raise OperationalError("server closed the connection unexpectedly")
-            return result
-
-        stack.enter_context(connection.execute_wrapper(execute))
-        yield lost
+__all__ = ["counted", "kill_all_others", "unreachable"]
 
 
 @contextmanager

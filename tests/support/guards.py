@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 
 from django.db import OperationalError, connections, transaction
@@ -23,18 +24,19 @@ __all__ = [
     "GUARD",
     "MEMORY",
     "ONCE",
+    "answer_lost",
     "database_hangs_up",
     "elsewhere",
     "end_session",
     "heard",
     "held",
     "held_by_another",
+    "in_threads",
     "locked_row",
     "new_token",
     "no_guards",
     "only_guards",
     "raw_connection",
-    "reply_is_lost",
     "states",
 ]
 
@@ -90,12 +92,14 @@ def states(row: Any) -> tuple[Any, ...]:
 
 
 @contextmanager
-def heard(signal: Signal) -> Iterator[list[dict[str, Any]]]:
-    """What a signal's receivers were told meanwhile."""
+def heard(signal: Signal, sender: str | None = None) -> Iterator[list[dict[str, Any]]]:
+    """What a signal's receivers were told meanwhile; of one ``sender``, if that is given: what happened to another
+    test's lock may be told while this one runs, by a thread that was started for it."""
     told: list[dict[str, Any]] = []
 
-    def receiver(**details: Any) -> None:
-        told.append({key: value for key, value in details.items() if key != "signal"})
+    def receiver(signal: Signal, **details: Any) -> None:
+        if sender in (None, details["sender"]):
+            told.append(details)
 
     signal.connect(receiver, weak=False)
     try:
@@ -123,6 +127,22 @@ def elsewhere(work: Callable[[], T], seconds: float = 60) -> T:
     if "error" in ended:
         raise ended["error"]
     return ended["value"]  # type: ignore[no-any-return]
+
+
+def in_threads(number: int, work: Callable[[], T]) -> list[T]:
+    """What ``work()`` returns in so many threads that begin together, each with a database connection of its own."""
+    together = threading.Barrier(number, timeout=60)
+
+    def run() -> T:
+        together.wait()
+        try:
+            return work()
+        finally:
+            connections.close_all()
+
+    with ThreadPoolExecutor(number) as pool:
+        parts = [pool.submit(run) for _ in range(number)]
+        return [part.result(120) for part in parts]
 
 
 def held(name: str) -> bool:
@@ -178,22 +198,22 @@ def locked_row(*rows: Any, write: Callable[[], object] | None = None) -> Iterato
         thread.join(60)
 
 
-def raw_connection(using: str = "default") -> Any:
+def raw_connection() -> Any:
     """The driver's connection of this thread; ``None`` if it has none."""
-    return connections[using].connection
+    return connections["default"].connection
 
 
 @contextmanager
-def database_hangs_up(using: str = "default") -> Iterator[None]:
+def database_hangs_up() -> Iterator[None]:
     """The server has dropped this thread's connection. SQLite has no server: what Django sees of one is acted."""
-    connection = connections[using]
+    connection = connections["default"]
     connection.ensure_connection()
     dead = connection.connection
     if connection.vendor == "sqlite":
         with _acted(connection, dead):
             yield
         return
-    elsewhere(lambda: _kill(connections[using], dead))
+    elsewhere(lambda: _kill(connections["default"], dead))
     yield
 
 
@@ -233,29 +253,30 @@ def _acted(connection: BaseDatabaseWrapper, dead: Any) -> Iterator[None]:
 
 
 @contextmanager
-def reply_is_lost(to: str, using: str = "default") -> Iterator[list[str]]:
-    """The first statement that begins with ``to``, or the first ``COMMIT``, is done, and its answer lost."""
-    connection = connections[using]
+def answer_lost(to: str) -> Iterator[list[str]]:
+    """The first statement that begins with ``to``, or the first ``COMMIT``, is done, and the session killed before its
+    answer arrives."""
+    connection: Any = connections["default"]
     lost: list[str] = []
+    with ExitStack() as stack:
 
-    def answer_lost(what: str) -> None:
-        lost.append(what)
-        raise OperationalError("server closed the connection unexpectedly")
+        def lose(what: str) -> None:
+            lost.append(what)
+            stack.enter_context(database_hangs_up())
+            raise OperationalError("server closed the connection unexpectedly")
 
-    def execute(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
-        result = execute(sql, params, many, context)
-        if not lost and sql.startswith(to):
-            answer_lost(sql)
-        return result
+        def execute(execute: Any, sql: Any, params: Any, many: bool, context: Any) -> Any:
+            result = execute(sql, params, many, context)
+            if not lost and sql.startswith(to):
+                lose(sql)
+            return result
 
-    def commit() -> None:
-        type(connection)._commit(connection)  # type: ignore[attr-defined]
-        if not lost and to == "COMMIT":
-            answer_lost("COMMIT")
+        def commit() -> None:
+            type(connection)._commit(connection)
+            if not lost and to == "COMMIT":
+                lose("COMMIT")
 
-    connection._commit = commit  # type: ignore[attr-defined]
-    try:
-        with connection.execute_wrapper(execute):
-            yield lost
-    finally:
-        del connection._commit  # type: ignore[attr-defined]
+        connection._commit = commit
+        stack.callback(delattr, connection, "_commit")
+        stack.enter_context(connection.execute_wrapper(execute))
+        yield lost

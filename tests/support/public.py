@@ -18,13 +18,12 @@ from typing import Any, TypeVar
 import redis
 from django.conf import settings as django_settings
 from django.db import connections
-from django.dispatch import Signal
 
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.testing import forget
 from tests.support.stores import clear, eventually
 
-__all__ = ["Received", "forked", "in_store", "raw_redis", "script", "setting", "stored"]
+__all__ = ["forked", "in_store", "raw_redis", "script", "setting", "stored"]
 
 PROJECT = Path(__file__).resolve().parents[2]
 T = TypeVar("T")
@@ -122,26 +121,3 @@ def script(code: str, *options: str, cwd: Path = PROJECT, **environment: str) ->
     said = [line for line in done.stderr.splitlines() if not line.startswith("counts: the table could not be written")]
     assert said == [], done.stderr
     return done.stdout
-
-
-class Received:
-    """What a signal said while the ``with`` block ran: one dict for each time; of one ``sender``, if that is given.
-
-    What happened to another test's lock may be told while this one runs, by a thread that was started for it.
-    """
-
-    def __init__(self, signal: Signal, sender: str | None = None) -> None:
-        self.signal = signal
-        self.sender = sender
-        self.all: list[dict[str, Any]] = []
-
-    def __enter__(self) -> list[dict[str, Any]]:
-        self.signal.connect(self._receive)
-        return self.all
-
-    def __exit__(self, *details: object) -> None:
-        assert self.signal.disconnect(self._receive)
-
-    def _receive(self, signal: Signal, **details: Any) -> None:
-        if self.sender in (None, details["sender"]):
-            self.all.append(details)

@@ -137,11 +137,11 @@ def granted(answer: Grant | Busy | None) -> Grant:
     return answer
 
 
-def eventually(condition: Callable[[], T], seconds: float = 30.0) -> T:
-    """What ``condition`` returns once that is true; it must be so within ``seconds``."""
+def eventually(condition: Callable[[], T], seconds: float = 30.0, otherwise: Callable[[], object] = str) -> T:
+    """What ``condition`` returns once that is true; it must be so within ``seconds``, or ``otherwise`` tells why."""
     ends, pause = time.monotonic() + seconds, 0.002
     while not (value := condition()):
-        assert time.monotonic() < ends, f"not so within {seconds} s: {condition}"
+        assert time.monotonic() < ends, f"not so within {seconds} s: {condition} {otherwise()}"
         time.sleep(pause)
         pause = min(pause * 1.2, 0.03)  # what takes long is not to be kept from it by being asked for
     return value

@@ -22,8 +22,9 @@ from django_tasklock.locks.info import LockInfo
 from tests.support import brokers
 from tests.support.celery_site import journal
 from tests.support.celery_site.configuration import ENVIRONMENT, Configuration
-from tests.support.celery_workers import Guardian, Worker, until
+from tests.support.celery_workers import Guardian, Worker
 from tests.support.redis_server import RedisServer
+from tests.support.stores import eventually
 
 __all__ = ["Gate", "Site"]
 
@@ -233,7 +234,7 @@ class Site:
 
     def wait_until(self, condition: Callable[[], T], seconds: float = 30.0) -> T:
         """What ``condition`` returns once that is true."""
-        return until(condition, seconds, self._story)
+        return eventually(condition, seconds, self._story)
 
     def _story(self) -> str:
         dead = [
