@@ -116,19 +116,22 @@ answer(
     segment=client.get(video.hls_url.replace("master.m3u8", "240p/0000.ts")).headers["Content-Type"],
 )
 """)
-    assert found["uploaded"] == 302
-    assert found["first"] == found["after"] == ["ready", 100, "videos/1/1/master.m3u8", 1]
-    assert found["again"]["status"] == "skipped"
-    assert found["again"]["reason"] == "invalid_state"
-    assert found["sizes"] == [240, 480]
-    assert found["outcomes"] == ["published"]
-    assert found["skips"] == ["invalid_state"]
-    assert found["wrong"] == []
-    assert found["left"] == ["1"]
-    assert found["locked"] is False
-    assert found["pages"] == [200] * 5
-    assert found["nowhere"] == 404
-    assert found["segment"] == "video/mp2t"
+    row = ["ready", 100, "videos/1/1/master.m3u8", 1]
+    assert found.pop("again").items() >= {"status": "skipped", "reason": "invalid_state"}.items()
+    assert found == {
+        "uploaded": 302,
+        "first": row,
+        "after": row,
+        "sizes": [240, 480],
+        "outcomes": ["published"],
+        "skips": ["invalid_state"],
+        "wrong": [],
+        "left": ["1"],
+        "locked": False,
+        "pages": [200] * 5,
+        "nowhere": 404,
+        "segment": "video/mp2t",
+    }
 
 
 def test_a_worker_that_was_overtaken_publishes_nothing(site: Site) -> None:
@@ -150,11 +153,8 @@ answer(error=type(error).__name__, row=(video.status, video.progress, video.hls_
        renditions=video.renditions.count(), outcomes=list(video.attempts.values_list("outcome", flat=True)),
        left=[path.name for path in (Path(settings.MEDIA_ROOT) / "videos" / "1").iterdir()])
 """)
-    assert found["error"] == "StaleClaim"
-    assert found["row"] == ["transcoding", 7, None, 2]
-    assert found["renditions"] == 0
-    assert found["outcomes"] == ["overtaken"]
-    assert found["left"] == []
+    row = ["transcoding", 7, None, 2]
+    assert found == {"error": "StaleClaim", "row": row, "renditions": 0, "outcomes": ["overtaken"], "left": []}
 
 
 def test_what_is_not_a_video_fails_and_may_be_tried_again(site: Site) -> None:
@@ -168,10 +168,7 @@ wrong_name = upload(Path(settings.BASE_DIR) / "manage.py")
 answer(first=first, outcomes=list(Attempt.objects.values_list("outcome", flat=True)), videos=Video.objects.count(),
        refused="not allowed" in wrong_name.content.decode())
 """)
-    assert found["first"] == [["failed", None]]
-    assert found["outcomes"] == ["failed", "failed"]
-    assert found["refused"] is True
-    assert found["videos"] == 1
+    assert found == {"first": [["failed", None]], "outcomes": ["failed", "failed"], "videos": 1, "refused": True}
 
 
 def test_limits_and_health(site: Site) -> None:

@@ -67,40 +67,22 @@ def held_by_another(store) -> str:
     return "worker-1:41"
 
 
-class TestContextBlocks:
-    """000, "context manager": both ways."""
+def in_a_block_that_raises(task_id: int, work):
+    try:
+        with task_lock_context(f"task_lock:{task_id}") as acquired:
+            assert acquired
+            return work()
+    except TaskLockAcquireError:
+        logger.warning("busy")
+        return None
 
-    @staticmethod
-    def with_an_exception(task_id, work):
-        try:
-            with task_lock_context(f"task_lock:{task_id}") as acquired:
-                assert acquired
-                work()
-        except TaskLockAcquireError:
-            logger.warning("busy")
-            return "skipped"
-        return "done"
 
-    @staticmethod
-    def with_a_check(task_id, work):
-        with task_lock_context(f"task_lock:{task_id}", raise_on_fail=False) as acquired:
-            if acquired:
-                work()
-                return "done"
-            logger.warning("busy")
-            return "skipped"
-
-    @pytest.mark.parametrize("way", ["with_an_exception", "with_a_check"])
-    def test_works_when_free(self, store, way):
-        worked = []
-        assert getattr(self, way)(6, lambda: worked.append(is_task_locked("task_lock:6"))) == "done"
-        assert worked == [True]
-        assert not is_task_locked("task_lock:6")
-
-    @pytest.mark.parametrize("way", ["with_an_exception", "with_a_check"])
-    def test_skips_when_busy(self, held_by_another, way):
-        assert getattr(self, way)(6, lambda: pytest.fail("the body must not run")) == "skipped"
-        assert get_lock_holder("task_lock:6") == held_by_another
+def in_a_block_that_tells(task_id: int, work):
+    with task_lock_context(f"task_lock:{task_id}", raise_on_fail=False) as acquired:
+        if acquired:
+            return work()
+        logger.warning("busy")
+        return None
 
 
 @celery.task
@@ -126,36 +108,41 @@ def execute_task_by_hand(task_id: int, work=None, **kwargs):
         release_task_lock(lock_key)
 
 
-@pytest.mark.parametrize("task", [execute_task_in_a_block, execute_task_by_hand], ids=["block", "by hand"])
-class TestExecuteTask:
-    """000, "in a Celery task": the block, and acquire with release."""
+TASKS = [execute_task_in_a_block, execute_task_by_hand]
 
-    def test_runs_once_at_a_time(self, store, task):
+
+@pytest.mark.parametrize("way", [in_a_block_that_raises, in_a_block_that_tells, *TASKS])
+class TestExecuteTask:
+    """000, "context manager", both ways; "in a Celery task": the block, and acquire with release."""
+
+    def test_runs_once_at_a_time(self, store, way):
         def work():
             inner = [get_lock_info("task_lock:6")]
             if store != "memory":  # what a second worker would meet
-                inner.append(forked(lambda: task(6, work=lambda: pytest.fail("twice"))))
+                inner.append(forked(lambda: way(6, work=lambda: pytest.fail("twice"))))
             return inner
 
-        info, *second = task(6, work=work)
+        info, *second = way(6, work=work)
         assert info.name == "6"
         assert second in ([], [None])
         assert not is_task_locked("task_lock:6")
 
-    def test_skips_when_busy(self, held_by_another, task):
-        assert task(6, work=lambda: pytest.fail("the body must not run")) is None
-        assert get_lock_holder("6") == held_by_another
+    def test_skips_when_busy(self, held_by_another, way):
+        assert way(6, work=lambda: pytest.fail("the body must not run")) is None
+        assert get_lock_holder("task_lock:6") == held_by_another
 
-    def test_gives_the_lock_back_when_the_work_fails(self, store, task):
+    def test_gives_the_lock_back_when_the_work_fails(self, store, way):
         with pytest.raises(ZeroDivisionError):
-            task(6, work=lambda: 1 / 0)
-        assert task(6, work=lambda: "again") == "again"
+            way(6, work=lambda: 1 / 0)
+        assert way(6, work=lambda: "again") == "again"
 
-    def test_run_by_celery_the_holder_is_the_task(self, store, task):
-        result = task.apply(args=(6,), kwargs={"work": lambda: get_lock_info("6")}, task_id="id-1").get()
-        assert result.task == task.name
-        assert result.task_id == "id-1"
-        assert "id-1" in result.holder
+
+@pytest.mark.parametrize("task", TASKS)
+def test_run_by_celery_the_holder_is_the_task(store, task):
+    result = task.apply(args=(6,), kwargs={"work": lambda: get_lock_info("6")}, task_id="id-1").get()
+    assert result.task == task.name
+    assert result.task_id == "id-1"
+    assert "id-1" in result.holder
 
 
 class TestFunctionTable:
@@ -264,7 +251,7 @@ class TestRedisDown:
         yield
         forget()
 
-    @pytest.mark.parametrize("task", [execute_task_in_a_block, execute_task_by_hand], ids=["block", "by hand"])
+    @pytest.mark.parametrize("task", TASKS)
     def test_tasks_run_and_say_so(self, task, caplog):
         started = time.monotonic()
         assert task(6, work=lambda: "worked") == "worked"
