@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import signal
 import time
+from contextlib import ExitStack
 
 import pytest
 from django.db import DatabaseError, OperationalError, connection
-from django.db.models import (
-    Case,
-    F,
-    Func,
-    OuterRef,
-    Q,
-    Subquery,
-    Value,
-    When,
-)
+from django.db.models import Case, F, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
@@ -81,32 +73,23 @@ class TestTwoHours:
     @pytest.mark.parametrize("keeps", [None, True, False])
     def test_the_closing_write_arrives_exactly_once(self, keeps):
         video = Video.objects.create()
-        hung_up = []
 
         def hours(claim):
             for hour in range(2):
                 claim.update(progress=hour)
                 Note.objects.count()
-                if hung_up:
-                    hung_up.pop().__exit__(None, None, None)
-                hung_up.append(database_hangs_up())
-                hung_up[-1].__enter__()
+                stack.close()
+                stack.enter_context(database_hangs_up())
 
-        try:
+        with ExitStack() as stack:
             body_that(hours, release_connections=keeps)(video.pk)
-        finally:
-            hung_up.pop().__exit__(None, None, None)
         assert states(video) == ("ready", 1, 1)
         assert notes() == ["ready"]
 
     def test_also_if_its_own_answer_is_lost(self):
         video = Video.objects.create()
-        lost = answer_lost("UPDATE")
-        with heard(claim_stale) as told:
-            try:
-                body_that(lambda claim: lost.__enter__())(video.pk)
-            finally:
-                lost.__exit__(None, None, None)
+        with heard(claim_stale) as told, ExitStack() as stack:
+            body_that(lambda claim: stack.enter_context(answer_lost("UPDATE")))(video.pk)
         assert told == []
         assert states(video) == ("ready", 0, 1)
         assert notes() == ["ready"]
@@ -114,19 +97,14 @@ class TestTwoHours:
     def test_also_if_the_database_is_away_for_a_while(self, caplog):
         """A restart, or a failover: connections are refused for some seconds."""
         video = Video.objects.create()
-        away = unreachable(4)
-        hang_up = database_hangs_up()
+        refused = []
 
         def hours(claim):
-            hang_up.__enter__()
-            refused.extend([away.__enter__()])
+            stack.enter_context(database_hangs_up())
+            refused.append(stack.enter_context(unreachable(4)))
 
-        refused = []
-        try:
+        with ExitStack() as stack:
             body_that(hours)(video.pk)
-        finally:
-            away.__exit__(None, None, None)
-            hang_up.__exit__(None, None, None)
         assert len(refused[0]) == 4
         assert states(video)[0] == "ready"
         assert notes() == ["ready"]
