@@ -110,8 +110,9 @@ def _clean_up(task: Any, task_id: str, name: str | None, header: dict[str, Any],
     except Exception:
         logger.exception("lock %r of %s[%s] is left to its lease", name, task.name, task_id)
     finally:
-        close_idle()
-        release_connections()  # Django does not close the connections of this thread
+        with no_fork():  # SQLite has a mutex of the process while it closes, and a child could open no database
+            close_idle()
+            release_connections()  # Django does not close the connections of this thread
 
 
 def _free_when_dead(task: Any, task_id: str, name: str) -> bool:

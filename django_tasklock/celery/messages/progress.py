@@ -128,7 +128,8 @@ class Progress:
             level = logging.DEBUG if isinstance(error, BackendUnavailable) else logging.INFO
             log(level, "messages: the locks of running tasks could not be read: %r", error)
         finally:
-            release_connections()  # Django does not close the connections of this thread
+            with no_fork():
+                release_connections()  # Django does not close the connections of this thread
 
 
 def _progress() -> tuple[int, int]:
