@@ -11,7 +11,7 @@ import time
 import pytest
 
 from tests.support.celery_site.site import Gate
-from tests.support.endings import LEASE, PROMPT, Begun, begin, revoke
+from tests.support.endings import KINDS, LEASE, PROMPT, Begun, begin, revoke
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
@@ -29,6 +29,17 @@ def sitting(site, worker):
         one.started()
     site.accepted(worker, len(ran))
     return ran
+
+
+def apart(site, how="returns", **options):
+    """One of each kind that sits, and its worker: a pool of which several were killed may stand still for a while."""
+    workers = [site.start(concurrency=2, queues=(kind,)) for kind in KINDS]
+    for worker in workers:
+        worker.wait_until_ready()
+    return [
+        (Begun(site, kind, how, True, {**options, "queue": site.queue(kind)}), worker)
+        for kind, worker in zip(KINDS, workers, strict=True)
+    ]
 
 
 def killed(site, worker, one):
@@ -58,16 +69,14 @@ ALSO_LATE = ("hard time limit, deaf", "SIGKILL of the child", "revoke, TERM")
     ("ended", "late"), [*((ended, False) for ended in FROM_OUTSIDE), *((ended, True) for ended in ALSO_LATE)]
 )
 def test_a_task_that_is_ended(celery_site, ended, late):
-    """Each in a worker of its own: a pool whose children were killed may stand still for a while."""
     celery_site.configure(lease=LEASE, task_acks_late=late)
-    worker = celery_site.worker(concurrency=2)
     by, how, states, row, body = FROM_OUTSIDE[ended]
-    ran = begin(celery_site, how, sits=True, **(by if isinstance(by, dict) else {}))
-    for one in ran:
+    ran = apart(celery_site, how, **(by if isinstance(by, dict) else {}))
+    for one, worker in ran:
         one.started()
         if callable(by):
             by(celery_site, worker, one)
-    for one in ran:
+    for one, _ in ran:
         one.left(states, row)
         assert body in (None, " ".join(one.told()))
 
@@ -75,9 +84,8 @@ def test_a_task_that_is_ended(celery_site, ended, late):
 def test_a_hard_time_limit_frees_nothing_before_the_child_is_dead(celery_site):
     """Gold standard 8.17: it lives although everybody was told of its end."""
     celery_site.configure(lease=LEASE, tasks=("tests.support.celery_site.slow_kill",))
-    celery_site.worker(concurrency=2)
     kill = Gate(celery_site.folder / "kill")
-    ran = begin(celery_site, "deaf", sits=True, time_limit=1)
+    ran = [one for one, _ in apart(celery_site, "deaf", time_limit=1)]
     celery_site.wait_until(lambda: celery_site.events("killing"))
     [first] = [one for one in ran if one.started().pid == celery_site.events("killing")[0].pid]
     celery_site.wait_until(lambda: first.state == "FAILURE")
@@ -95,9 +103,7 @@ def test_a_hard_time_limit_frees_nothing_before_the_child_is_dead(celery_site):
 def test_lost_with_its_child_and_sent_again(celery_site):
     """Gold standard 8.17: the first is known to be dead, so the second neither skips nor waits for the lease."""
     celery_site.configure(lease=LEASE, **LOST)
-    worker = celery_site.worker(concurrency=2)
-    ran = begin(celery_site, sits=True)
-    for one in ran:
+    for one, worker in apart(celery_site):
         worker.kill_one(one.started().pid)
         died = time.monotonic()
         assert one.started(2).time - died < PROMPT

@@ -6,7 +6,6 @@ Without the workers' look for what was left behind: it is the end itself that pr
 from __future__ import annotations
 
 import time
-from itertools import count
 
 import pytest
 
@@ -17,20 +16,24 @@ pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
 
 KINDS = ("once_line", "locked_line")
-numbers = count()
 
 
 class Line:
-    """One task of a kind that runs and two that are parked behind it."""
+    """One task of a kind that runs and two that are parked behind it, in a worker of their own.
 
-    def __init__(self, site, kind, how="sits", first=None, second=None):
-        self.site, self.kind, self.key = site, kind, f"{kind} {next(numbers)}"
+    A pool of which several children were killed may stand still for a while.
+    """
+
+    def __init__(self, site, kind, how="sits", first=(), second=()):
+        self.site, self.key = site, kind
+        self.worker = site.worker(concurrency=3, queues=(kind,))  # one that is dead is replaced within a second
+        here = {"queue": site.queue(kind)}
         self.gate = site.gate()
-        self.first = site.publish(kind, self.key, how, self.gate, options=first)
+        self.first = site.publish(kind, self.key, how, self.gate, options={**here, **dict(first)})
         self.start = site.started(self.key)
-        self.second = site.publish(kind, self.key, options=second)
+        self.second = site.publish(kind, self.key, options={**here, **dict(second)})
         self.parked(1)
-        self.third = site.publish(kind, self.key)
+        self.third = site.publish(kind, self.key, options=here)
         self.parked(2)
 
     def parked(self, number):
@@ -48,17 +51,10 @@ class Line:
 
 
 @pytest.fixture
-def line(celery_site):
-    """``line(kind, ...)`` at a worker."""
+def lines(celery_site):
+    """``lines(...)``: one of each kind."""
     celery_site.configure(lease=LEASE, tasks=("tests.support.celery_site.no_promoter",))
-    worker = celery_site.worker(concurrency=6)  # it may take a second until one that is dead is replaced
-
-    def make(*what, **how):
-        made = Line(celery_site, *what, **how)
-        made.worker = worker
-        return made
-
-    return make
+    return lambda *what, **how: [Line(celery_site, kind, *what, **how) for kind in KINDS]
 
 
 def kill(site, one):
@@ -84,10 +80,9 @@ BEFORE = {
 
 @pytest.mark.broker
 @pytest.mark.parametrize("ended", BEFORE)
-def test_the_next_begins_when_the_first_has_ended(celery_site, line, ended):
-    """Each in a worker of its own: a pool whose children were killed may stand still for a while."""
+def test_the_next_begins_when_the_first_has_ended(celery_site, lines, ended):
     how, options, by = BEFORE[ended]
-    ran = [line(kind, how, first=options) for kind in KINDS]
+    ran = lines(how, first=options)
     for one in ran:
         if by is None:
             one.gate.open()
@@ -101,8 +96,8 @@ def test_the_next_begins_when_the_first_has_ended(celery_site, line, ended):
 
 
 @pytest.mark.broker
-def test_the_next_goes_first_while_the_first_is_to_come_back(celery_site, line):
-    for one in [line(kind, "retries 1") for kind in KINDS]:
+def test_the_next_goes_first_while_the_first_is_to_come_back(celery_site, lines):
+    for one in lines("retries 1"):
         one.gate.open()
         for result in (one.first, one.second, one.third):
             assert celery_site.outcome(result)[0] == "SUCCESS"
@@ -126,16 +121,16 @@ def only_the_third_runs_now(site, ran):
 
 @pytest.mark.broker
 @pytest.mark.quick
-def test_a_message_that_is_revoked_while_parked_lets_the_next_one_run(celery_site, line):
-    ran = [line(kind) for kind in KINDS]
+def test_a_message_that_is_revoked_while_parked_lets_the_next_one_run(celery_site, lines):
+    ran = lines()
     for one in ran:
         revoke(celery_site, one.worker, one.second.id)
     only_the_third_runs_now(celery_site, ran)
 
 
 @pytest.mark.broker
-def test_a_message_that_expires_while_parked_lets_the_next_one_run(celery_site, line):
-    ran = [line(kind, second={"expires": 4}) for kind in KINDS]
+def test_a_message_that_expires_while_parked_lets_the_next_one_run(celery_site, lines):
+    ran = lines(second={"expires": 4})
     expired = time.monotonic() + 4
     celery_site.wait_until(lambda: time.monotonic() > expired)
     only_the_third_runs_now(celery_site, ran)

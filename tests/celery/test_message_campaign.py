@@ -180,20 +180,3 @@ def test_a_long_one(site: Site) -> None:
     delays = fight(site, KILLS, longest=20.0)
     if "TASKLOCK_TEST_KILLS" in os.environ:  # nothing beside it: how soon is then ours to say
         assert delays[max(0, int(len(delays) * 0.99) - 1)] < LEASE + 3
-
-
-@pytest.mark.slow
-def test_a_crash_loop_ends(site: Site) -> None:
-    """A task that kills its whole worker each time is given up; what that had fetched ahead runs."""
-    poison = site.publish("poison", "p")
-    others = [site.publish("hold", f"other {number}") for number in range(3)]
-    began = time.monotonic()
-    while not site.result(poison).ready():
-        worker = site.start()  # its end may come before it says that it is ready
-        site.wait_until(lambda worker=worker: not worker.alive() or site.result(poison).ready(), 60)
-        if worker.alive():
-            break
-        assert time.monotonic() - began < 240
-    assert site.outcome(poison)[0] == "FAILURE"
-    assert len(site.events("start", "p")) == 3, "takeovers=2"
-    assert [site.outcome(one)[0] for one in others] == ["SUCCESS"] * 3

@@ -1,19 +1,16 @@
-"""The tasks of the campaign against the leases of messages, and one that takes its whole worker along."""
+"""The tasks of the campaigns in which workers are killed."""
 
 from __future__ import annotations
 
-import os
-import signal
 from typing import Any
 
 from celery import shared_task
 
 from django_tasklock import counts, task_lock
 from django_tasklock.celery import OnceTask
-from tests.support.celery_site.journal import note
 from tests.support.celery_site.tasks import hold_here
 
-__all__ = ["hardy_decorated", "hardy_flushing", "hardy_once", "poison"]
+__all__ = ["hardy_decorated", "hardy_flushing", "hardy_once"]
 
 HARDY: dict[str, Any] = {"takeovers": 1000, "acks_late": True, "reject_on_worker_lost": True}
 
@@ -37,10 +34,3 @@ def hardy_flushing(key: str, until: str) -> dict[str, Any]:
     """The same, after its process has written what it has counted."""
     counts.flush()
     return hold_here(key, until=until)
-
-
-@shared_task(base=OnceTask, key="poison:{key}", takeovers=2)
-def poison(key: str) -> None:
-    """Kills the group that its process is in: a worker of a test is one."""
-    note("start", key)
-    os.killpg(os.getpgid(0), signal.SIGKILL)

@@ -6,11 +6,10 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import concurrency_limited, task_lock
+from django_tasklock import concurrency_limited
 from tests.support.celery_site.tasks import hold_here
 
 __all__ = [
-    "both_limited",
     "inside_limited",
     "limited",
     "limited_raise",
@@ -44,14 +43,6 @@ def limited_raise(key: str, seconds: float = 0.0, until: str | None = None) -> d
 @concurrency_limited("single", 1, on_conflict="reject")
 def limited_reject(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """The same limiter."""
-    return hold_here(key, seconds, until)
-
-
-@shared_task
-@concurrency_limited("paired", 1)
-@task_lock("hold:{key}")
-def both_limited(key: str, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """A lock inside of a permit."""
     return hold_here(key, seconds, until)
 
 

@@ -12,7 +12,6 @@ from tests.support.celery_site.tasks import hold_here
 __all__ = [
     "rated_fast",
     "rated_late",
-    "rated_retrying",
     "rated_slow",
 ]
 
@@ -36,13 +35,3 @@ def rated_slow(key: str, until: str | None = None) -> dict[str, Any]:
 def rated_late(key: str, until: str | None = None) -> dict[str, Any]:
     """Comes back if its process is killed."""
     return hold_here(key, until=until)
-
-
-@shared_task(bind=True, max_retries=2, acks_late=True)
-@rate_limited("five", "5/s")
-def rated_retrying(self: Any, key: str, failures: int = 0) -> dict[str, Any]:
-    """Fails so often, and is tried again at once."""
-    answer = hold_here(key)
-    if self.request.retries < failures:
-        raise self.retry(countdown=0)
-    return answer

@@ -103,13 +103,6 @@ def async_outer(key: str, until: str | None = None) -> dict[str, Any]:
     return asyncio.run(async_helper(key, until))
 
 
-@shared_task(**LATE)
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD)
-def guarded_outer(video_id: int, key: str) -> dict[str, Any]:
-    """A guarded row, and a locked function inside."""
-    return helper(key, None)
-
-
 @shared_task(base=OnceTask, bind=True, key="hold:{key}", max_retries=3)
 def retrying(
     self: Any, key: str, countdown: float = 0.0, until: str | None = None, leave: str | None = None

@@ -12,7 +12,7 @@ from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import ONCE
 from tests.testapp.models import PlainVideo, Track, Video
 
-__all__ = ["plain_hold", "retrying_hold", "swept_once", "swept_plain", "swept_track", "swept_two", "swept_video"]
+__all__ = ["plain_hold", "retrying_hold", "swept_plain", "swept_track", "swept_two", "swept_video"]
 
 
 @shared_task
@@ -58,11 +58,3 @@ def swept_two(video_id: int, quality: str) -> dict[str, Any]:
 def swept_plain(video_id: int) -> dict[str, Any]:
     """A row without a token."""
     return hold_here(video_id)
-
-
-@shared_task(
-    base=OnceTask, key="swept:{video_id}", guard=ONCE, model=Video, pk="video_id", unique="until_finish", **BY_SETTINGS
-)
-def swept_once(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
-    """At most one is under way."""
-    return hold_here(video_id, seconds, until)
