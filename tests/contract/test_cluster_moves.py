@@ -84,7 +84,7 @@ def test_while_a_slot_is_moved_no_script_runs_and_the_store_is_unavailable_in_ti
         cluster.move_keys(SLOT, source, target)
         cluster.end_move(SLOT, target)
         assert backend.release("video:1", mine.token) is Released.RELEASED
-        eventually(lambda: waits.granted, 5)
+        eventually(lambda: waits.granted)
 
 
 def test_nodes_that_do_not_agree_are_told_from_a_slot_that_is_moved(cluster, backend):
@@ -114,7 +114,7 @@ def test_a_waiter_whose_slot_moved_is_passed_over_until_it_asks(cluster, backend
         assert first.wait(0.2) is None
         assert isinstance(first.acquire(), Busy)
         assert backend.release("video:1", second.request.token) is Released.RELEASED
-        assert isinstance(first.wait(2.0), Grant)
+        assert isinstance(first.wait(20), Grant)
 
 
 # --- a primary that fails

@@ -180,6 +180,8 @@ class TestCoroutinesShare:
         async def main() -> None:
             waiting = [asyncio.create_task(one()) for _ in range(50)]
             await asyncio.to_thread(eventually, lambda: store.zcard(f"task_lock#queue:{name}") == 50, 30)
+            async with TaskLock(f"{name}:other"):  # none of them holds a thread
+                pass
             stranger.release(name, token)
             await asyncio.gather(*waiting)
 

@@ -13,6 +13,7 @@ from django.core.cache import caches
 
 from django_tasklock import (
     BackendUnavailable,
+    LockLost,
     TaskLock,
     force_release_task_lock,
     get_lock_holder,
@@ -139,11 +140,14 @@ def test_clearing_the_cache_clears_the_locks_in_its_database(
     """Not prevented, only never silent: the holder is told. The backend's docstring says to use another database."""
     assert "cache.clear()" in (RedisBackend.__doc__ or "")
     settings.CACHES = {"default": {"BACKEND": "django_redis.cache.RedisCache", "LOCATION": redis_server.url}}
-    settings.TASKLOCK = {"LOCATION": "default", "LEASE": 0.3}
+    settings.TASKLOCK = {"LOCATION": "default"}
     told: list[str] = []
     lock = TaskLock(name, on_lost=told.append)
     assert lock.acquire() is True
     caches["default"].clear()
+    lock.require_lease().checked_at = 0.0
+    with pytest.raises(LockLost):
+        lock.ensure_held()
     eventually(lambda: told)
     assert lock.lost
     assert lock.release() is Released.GONE

@@ -16,7 +16,6 @@ import pytest
 from asgiref.sync import async_to_sync
 
 from django_tasklock import (
-    BackendUnavailable,
     TaskLock,
     TaskLockAcquireError,
     TaskLockError,
@@ -29,10 +28,9 @@ from django_tasklock import (
 )
 from django_tasklock.backends.memory import reset
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.signals import lock_conflict, lock_released, store_unavailable
+from django_tasklock.signals import lock_conflict, lock_released
 from django_tasklock.types import Released
 from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, states
-from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 
@@ -49,26 +47,10 @@ def busy():
         yield lambda name, **options: others.enter_context(held_by_another(name, **options))
 
 
-@pytest.fixture
-def nowhere(settings):
-    """``nowhere(...)``: from now on the store refuses connections; more settings may be given."""
-
-    def go(**more: str):
-        settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0", **more}
-
-    yield go
-    heartbeat.reconciler.clear()  # it would go on trying to release them
-
-
 @task_lock("report:{day}")
 def report(day, pages=3, *, draft=False):
     """Write a report."""
     return {"day": day, "pages": pages, "draft": draft, "held": held(f"report:{day}")}
-
-
-def report_name(pk):
-    """A name that is made by a function."""
-    return f"report:{pk}"
 
 
 locks_and_rates = pytest.mark.parametrize("decorate", [task_lock("a"), rate_limited("a", "10/s")], ids=["lock", "rate"])
@@ -88,18 +70,6 @@ class TestTaskLock:
     def test_the_body_runs_under_the_lock_and_its_result_comes_back(self):
         assert report("monday", draft=True) == {"day": "monday", "pages": 3, "draft": True, "held": True}
         assert not held("report:monday")
-
-    def test_an_error_releases_it_too_and_comes_out_as_it_is(self):
-        error = ValueError("no paper")
-
-        @task_lock("a")
-        def work():
-            raise error
-
-        with pytest.raises(ValueError, match="no paper") as caught:
-            work()
-        assert caught.value is error
-        assert not held("a")
 
     def test_defaults_count(self, busy):
         @task_lock("convert:{video}:{quality}")
@@ -167,24 +137,13 @@ class TestTaskLock:
         assert str(inspect.signature(report)) == "(day, pages=3, *, draft=False)"
         assert inspect.getfullargspec(report).args == ["day", "pages"]
 
-    def test_options_reach_the_lock(self):
-        @task_lock("a", timeout=120, lease=None)
-        def unrenewed():
-            return current_lock().time_left, current_lock().info().ttl
-
-        @task_lock("b", timeout=500, lease=20)
-        def renewed():
-            return current_lock().time_left, current_lock().info().ttl
-
-        assert unrenewed() == (pytest.approx(120, abs=5), pytest.approx(120, abs=5))
-        assert renewed() == (pytest.approx(500, abs=5), pytest.approx(20, abs=5))
-
     def test_settings_are_read_at_the_call(self, settings, busy):
         busy("report:monday")
         assert report("monday")["status"] == "skipped"
         settings.TASKLOCK = MEMORY | {"ON_CONFLICT": "raise", "TIMEOUT": 50, "LEASE": 30}
-        with pytest.raises(TaskLockAcquireError):
+        with heard(lock_conflict) as told, pytest.raises(TaskLockAcquireError):
             report("monday")
+        assert [one["action"] for one in told] == ["raise"]
 
         @task_lock("a")
         def work():
@@ -216,31 +175,6 @@ class TestConflicts:
             ("report:monday", "skip", skipped["holder"])
         ]
 
-    def test_raise(self, busy):
-        @task_lock("a", on_conflict="raise")
-        def work():
-            pytest.fail("the body ran")
-
-        busy("a", timeout=100)
-        with heard(lock_conflict) as told, pytest.raises(TaskLockAcquireError) as caught:
-            work()
-        assert caught.value.name == "a"
-        assert caught.value.holder
-        assert caught.value.time_left == pytest.approx(100, abs=60)
-        assert [one["action"] for one in told] == ["raise"]
-
-    def test_wait_until_it_is_free(self):
-        @task_lock("a", on_conflict="wait")
-        def work():
-            return "ran"
-
-        other = ExitStack()
-        other.enter_context(held_by_another("a"))
-        releasing = threading.Thread(target=lambda: (eventually(lambda: TaskLock("a").info().waiting), other.close()))
-        releasing.start()
-        assert work() == "ran"
-        releasing.join(60)
-
     def test_wait_no_longer_than_allowed(self, busy):
         @task_lock("a", on_conflict="wait", blocking_timeout=0.05)
         def work():
@@ -249,7 +183,7 @@ class TestConflicts:
         busy("a")
         with heard(lock_conflict) as told, pytest.raises(TaskLockAcquireError, match="'a' is held by"):
             work()
-        assert len(told) == 1
+        assert [one["action"] for one in told] == ["raise"]
 
     def test_a_nested_call_of_the_same_name_is_an_error_and_the_outer_one_keeps_the_lock(self):
         """Gold standard 8.22: it conflicts with itself, not silently; and 8.2: it releases nothing it never took."""
@@ -288,49 +222,21 @@ class TestConflicts:
         assert not held("a")
 
 
-class TestUnavailable:
-    def test_skip(self, nowhere):
-        nowhere(ON_UNAVAILABLE="skip")
-        with heard(store_unavailable) as told, heard(lock_conflict) as conflicts:
-            skipped = report("monday")
-        assert skipped == {
-            "status": "skipped",
-            "reason": "lock_unavailable",
-            "name": "report:monday",
-            "holder": None,
-            "held_for": None,
-            "time_left": None,
-        }
-        assert json.loads(json.dumps(skipped)) == skipped
-        assert [one["action"] for one in told] == ["skip"]
-        assert len(conflicts) == 1
+@pytest.mark.django_db(transaction=True)
+def test_where_the_store_is_down_the_guard_still_judges(settings):
+    settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
+    video = Video.objects.create()
 
-    def test_run_is_the_default_and_goes_on_without_the_lock(self, nowhere, caplog):
-        nowhere()
+    @model_lock(Video, "video:{pk}", guard=ONCE)
+    def work(pk):
+        assert elsewhere(lambda: work(pk))["reason"] == "invalid_state"
+        claim = current_claim()
+        claim.update(progress=40)
+        return claim.epoch
 
-        @task_lock("a")
-        def work():
-            return current_lock().held
-
-        with heard(store_unavailable) as told:
-            assert work() is False
-        assert [one["action"] for one in told] == ["run"]
-        assert "policy: run" in caplog.text
-
-    @pytest.mark.django_db(transaction=True)
-    def test_then_the_guard_still_judges(self, nowhere):
-        nowhere()
-        video = Video.objects.create()
-
-        @model_lock(Video, "video:{pk}", guard=ONCE)
-        def work(pk):
-            assert elsewhere(lambda: work(pk))["reason"] == "invalid_state"
-            claim = current_claim()
-            claim.update(progress=40)
-            return claim.epoch
-
-        assert work(video.pk) == 1
-        assert states(video) == ("ready", 40, 1)
+    assert work(video.pk) == 1
+    assert states(video) == ("ready", 40, 1)
+    heartbeat.reconciler.clear()  # it would go on trying to release them
 
 
 class TestWhatIsRefused:
@@ -340,20 +246,12 @@ class TestWhatIsRefused:
         ("decorate", "match"),
         [
             (lambda: task_lock("v:{vid}")(lambda video_id: None), "names 'vid', which is no argument.*video_id"),
-            (lambda: task_lock("")(lambda: None), "must not be empty"),
             (
                 lambda: task_lock("v:{ids[-1]}")(lambda ids: None),
                 r"'v:\{ids\[-1\]\}' of .*<lambda>' counts from the end",
             ),
             (lambda: task_lock("a", timeout=0)(lambda: None), "timeout must be a positive number"),
-            (lambda: task_lock("a", lease=-1)(lambda: None), "lease must be a positive number"),
             (lambda: task_lock("a", timeout=5, lease=6)(lambda: None), "longer than its timeout"),
-            (
-                lambda: task_lock("a", on_conflict="ignore"),
-                "on_conflict must be one of 'skip', .*'coalesce', not 'ignore'",
-            ),
-            (lambda: task_lock("a", on_conflict="wait", blocking_timeout=0), "blocking_timeout must be a positive"),
-            (lambda: task_lock("a", blocking_timeout=5), "goes with on_conflict='wait'"),
             (
                 lambda: model_lock(Video, "v:{pk}", guard=GUARD)(lambda video_id: None),
                 "names 'pk', which is no argument",
@@ -372,7 +270,7 @@ class TestWhatIsRefused:
     @pytest.mark.parametrize(
         ("options", "match"),
         [
-            ({"on_conflict": "later"}, "on_conflict must be one of 'skip'"),
+            ({"on_conflict": "later"}, "on_conflict must be one of 'skip', .*, not 'later'"),
             (
                 {"on_conflict": "skip", "blocking_timeout": 5},
                 "blocking_timeout goes with on_conflict='wait', not 'skip'",
@@ -574,30 +472,19 @@ class TestWhatIsRefused:
 
 
 class TestLock:
-    def test_says_whether_such_a_call_runs(self, busy):
-        assert not report.lock.is_locked(day="monday")
-        assert report.lock.info(day="monday") is None
-        busy("report:monday")
-        assert report.lock.is_locked(day="monday")
-        assert not report.lock.is_locked(day="tuesday")
-        assert report.lock.info(day="monday").name == "report:monday"
-        assert report.lock.name(day="monday") == "report:monday"
-
     def test_takes_arguments_as_the_function_does(self, busy):
+        assert not report.lock.is_locked("monday")
+        assert report.lock.info("monday") is None
         busy("report:monday")
         assert report.lock.is_locked("monday")
         assert report.lock.is_locked("monday", pages=3)
         assert not report.lock.is_locked("tuesday")
         assert report.lock.info("monday").name == report.lock.name("monday") == "report:monday"
+        assert report.lock.info(day="monday").name == report.lock.name(day="monday") == "report:monday"
         with pytest.raises(TypeError, match="too many positional"):
             report.lock.is_locked(*"abcdefgh")
         with pytest.raises(TypeError, match="multiple values"):
             report.lock.is_locked("monday", day="monday")
-
-    def test_an_unknown_answer_is_not_taken_for_free(self, nowhere):
-        nowhere()
-        with pytest.raises(BackendUnavailable):
-            report.lock.is_locked(day="monday")
 
 
 class TestCoroutines:
@@ -628,38 +515,20 @@ class TestCoroutines:
 
         assert async_to_sync(many)() == [0, 1, 2, 3, 4]
 
-    def test_raise_and_nested(self):
+    def test_nested(self):
         @task_lock("a", on_conflict="raise")
         async def inner():
-            return "ran"
+            pytest.fail("the inner body ran")
 
         @task_lock("a")
         async def outer():
             with pytest.raises(TaskLockError, match="already held"):
                 await inner()
-            assert held("a")
             with pytest.raises(TaskLockAcquireError):
                 await asyncio.create_task(inner())  # a task of its own is another holder
             return held("a")
 
         assert async_to_sync(outer)() is True
-        assert not held("a")
-
-    def test_cancelled_it_releases(self):
-        @task_lock("a")
-        async def work(started):
-            started.set()
-            await asyncio.Event().wait()
-
-        async def cancel():
-            started = asyncio.Event()
-            task = asyncio.create_task(work(started))
-            await started.wait()
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-
-        async_to_sync(cancel)()
         assert not held("a")
 
     def test_an_object_whose_call_is_a_coroutine_function(self):

@@ -5,22 +5,19 @@ That no more than the limit are inside, whatever happens, is in ``test_storm``.
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from django_tasklock import ConcurrencyLimiter
 from django_tasklock.types import Released, fingerprint
 from tests.support.proxy import scripts
 from tests.support.stores import eventually
-from tests.support.twins import TWINS, call
+from tests.support.twins import TWINS, call, subscribers
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
 
 pytestmark = [pytest.mark.redis, pytest.mark.slow]
 ACQUIRE = scripts("permit_acquire")
 RELEASE = scripts("permit_release")
-SLACK = 3.0
 
 
 HIRED = "from django_tasklock import ConcurrencyLimiter"
@@ -35,9 +32,7 @@ class TestDeath:
         assert limiter.info().used == 2
         assert not limiter.acquire(blocking=False)
         dies.kill()
-        killed = time.monotonic()
-        eventually(lambda: limiter.info().used == 1, 3 + SLACK)
-        assert time.monotonic() - killed < 3 + SLACK
+        eventually(lambda: limiter.info().used == 1)
         assert [member.fingerprint for member in limiter.members()] == [fingerprint(token)]
         assert limiter.acquire(blocking=False)
         limiter.release()
@@ -49,9 +44,9 @@ class TestDeath:
         waits.start("mine.acquire(blocking_timeout=20)")
         eventually(lambda: ConcurrencyLimiter(name, 1).info().waiting == 1)
         dies.kill()
-        assert waits.done(3 + SLACK) is True
+        assert waits.done() is True
 
-    def test_a_dead_waiter_does_not_delay_the_next_one(self, crew, name):
+    def test_a_dead_waiter_does_not_delay_the_next_one(self, crew, store, name):
         """Gold standard 8.28."""
         limiter = ConcurrencyLimiter(name, 1)
         first, second = crew.hire_many(2, f"{HIRED}\nmine = ConcurrencyLimiter({name!r}, 1)")
@@ -61,9 +56,9 @@ class TestDeath:
             second.start("mine.acquire()")
             eventually(lambda: limiter.info().waiting == 2)
             first.kill()
-        began = time.monotonic()
+            eventually(lambda: subscribers(store, name) == 1)  # the server has noticed
+        assert str(second.pid) in str(limiter.members()[0].holder)
         assert second.done() is True
-        assert time.monotonic() - began < 2
 
 
 class TestStoreTrouble:

@@ -13,7 +13,7 @@ from django_tasklock import LockLost, TaskLock, model_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.locks.heartbeat import heartbeat
-from django_tasklock.types import Grant, Released
+from django_tasklock.types import Grant, Released, monotonic
 from tests.support.guards import GUARD, heard
 from tests.support.proxy import Proxy
 from tests.support.stores import an_ask, eventually, granted, new_token
@@ -34,7 +34,7 @@ def down(proxy: Proxy, configure: Any) -> Iterator[Proxy]:
 
 
 def test_it_is_a_lock_like_any_other_once_the_store_is_back(down: Proxy, store: redis.Redis, name: str) -> None:
-    lock = TaskLock(name, timeout=60, lease=3, on_unavailable="run")
+    lock = TaskLock(name, timeout=60, on_unavailable="run")
     began = time.monotonic()
     assert lock.acquire()
     assert not lock.held
@@ -45,8 +45,11 @@ def test_it_is_a_lock_like_any_other_once_the_store_is_back(down: Proxy, store: 
     assert token_in(store, name) == lock.token
     assert lock.fence > 0
     assert 60_000 - 1000 * waited - 1500 <= 1000 * lock.time_left <= 60_000  # counted from when it was asked for
-    store.pexpire(f"task_lock:{name}", 2000)
-    eventually(lambda: store.pttl(f"task_lock:{name}") > 2000)  # renewed
+    store.pexpire(f"task_lock:{name}", 20_000)
+    lease = lock.require_lease()
+    lease.renew_at = monotonic()
+    heartbeat.follow(lease)
+    eventually(lambda: store.pttl(f"task_lock:{name}") > 20_000)  # renewed
     assert lock.release() is Released.RELEASED
     assert not store.exists(f"task_lock:{name}")
 

@@ -46,6 +46,7 @@ def left() -> tuple[bool, float | None]:
     lock = current_lock()
     info = get_lock_info(lock.name)
     assert info is not None
+    assert info.time_left == pytest.approx(lock.time_left, abs=30)
     return info.time_left > YEAR, None if info.ttl is None else round(info.ttl)
 
 

@@ -19,22 +19,21 @@ import redis
 
 from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.redis import RedisBackend, wake
+from django_tasklock.backends.redis import RedisBackend, keys, wake
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.types import Busy, Released
 from tests.support.stores import an_ask, eventually, granted, new_token
-from tests.support.twins import TWINS, conflict, listening, token_in
+from tests.support.twins import TWINS, channels, conflict, listening, token_in
 from tests.support.workers import Crew, Worker
 
 pytest_plugins = ["tests.support.redis_fixtures", "tests.support.worker_fixtures"]
 pytestmark = pytest.mark.redis
 
 Store = redis.Redis  # of bytes
-SOON = 1.5  # what a loaded machine may add to the next to nothing that is promised
 
 WAIT = {
     "sync": """
-        lock = TaskLock({name!r}, {options})
+        lock = TaskLock({name!r})
         lock.acquire(blocking=True)
         say("mine")
         told()
@@ -43,7 +42,7 @@ WAIT = {
     "async": """
         async def wait():
             global lock
-            lock = TaskLock({name!r}, {options})
+            lock = TaskLock({name!r})
             await lock.aacquire(blocking=True)
             say("mine")
             told()
@@ -58,15 +57,10 @@ def queue(store: Store, name: str) -> int:
     return int(store.zcard(f"task_lock#queue:{name}"))
 
 
-def left(store: Store, name: str) -> float:
-    """Seconds the lock's key has."""
-    return float(store.pttl(f"task_lock:{name}")) / 1000
-
-
-def waits(worker: Worker, store: Store, name: str, way: str = "sync", options: str = "") -> Worker:
+def waits(worker: Worker, store: Store, name: str, way: str = "sync") -> Worker:
     """``worker`` is in the queue of the lock, behind whoever is there."""
     before = listening(store, name)
-    worker.start(WAIT[way].format(name=name, options=options))
+    worker.start(WAIT[way].format(name=name))
     eventually(lambda: listening(store, name) == before + 1)
     return worker
 
@@ -123,7 +117,7 @@ def test_a_waiter_that_times_out_leaves_the_queue(store: Store, name: str, held:
         lock = TaskLock(name)
         began = time.monotonic()
         error = conflict(way, lock, 0.4)
-        assert 0.4 <= time.monotonic() - began < 0.4 + SOON
+        assert 0.4 <= time.monotonic() - began < 20
         assert f":{os.getpid()}" in str(error)
 
     in_a_thread(give_up)
@@ -133,9 +127,10 @@ def test_a_waiter_that_times_out_leaves_the_queue(store: Store, name: str, held:
 
 
 def test_a_waiter_cancelled_as_it_is_granted_the_lock_passes_it_on(
-    store: Store, name: str, held: TaskLock, crew: Crew
+    store: Store, name: str, held: TaskLock, crew: Crew, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The release has named it before the loop can read that, and the loop learns of the cancellation first."""
+    monkeypatch.setattr(keys, "HANDOVER_TTL", 600_000)  # so that nobody has it because that is over
     second = crew.hire()
 
     async def cancelled() -> None:
@@ -151,9 +146,7 @@ def test_a_waiter_cancelled_as_it_is_granted_the_lock_passes_it_on(
             await waiter
 
     asyncio.run(cancelled())
-    given_up = time.monotonic()
     second.hears()
-    assert time.monotonic() < given_up + SOON
     finishes(second)
 
 
@@ -185,10 +178,8 @@ def test_an_interrupted_waiter_leaves_the_queue(crew: Crew, store: Store, name: 
 def test_a_flush_while_waiting(crew: Crew, store: Store, name: str, held: TaskLock) -> None:
     """The queue is gone too; each still gets it, one at a time."""
     workers = [waits(worker, store, name) for worker in crew.hire_many(2)]
-    flushed = time.monotonic()
     store.flushdb()
     [winner] = eventually(lambda: [worker for worker in workers if not worker.busy()])
-    assert time.monotonic() < flushed + 1.0 + SOON
     winner.hears()
     [loser] = [worker for worker in workers if worker is not winner]
     eventually(lambda: listening(store, name) == 1)  # it has looked, and waits again
@@ -198,13 +189,16 @@ def test_a_flush_while_waiting(crew: Crew, store: Store, name: str, held: TaskLo
     finishes(loser)
 
 
-def test_without_a_lease_a_waiter_gets_the_whole_timeout(crew: Crew, store: Store, name: str, held: TaskLock) -> None:
+def test_without_a_lease_a_waiter_gets_the_whole_timeout(store: Store, name: str, held: TaskLock) -> None:
     """Nobody would renew a short lease."""
-    worker = waits(crew.hire(), store, name, "sync", "lease=None, timeout=60")
-    held.release()
-    worker.hears()
-    assert left(store, name) > 50
-    finishes(worker)
+    lock = TaskLock(name, lease=None, timeout=60)
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(lock.acquire, blocking=True)
+        eventually(lambda: listening(store, name) == 1)
+        held.release()
+        assert taken.result(60)
+        assert store.pttl(f"task_lock:{name}") > 30_000
+        assert pool.submit(lock.release).result(60)
 
 
 def line(store: Store, name: str) -> list[str]:
@@ -293,7 +287,7 @@ def test_a_stopped_process_holds_the_others_back_for_a_claim_however_many_of_it_
     released = time.monotonic()
     held.release()
     other.hears()
-    assert time.monotonic() < released + HANDOVER_TTL / 1000 + SOON
+    assert time.monotonic() < released + 5 * HANDOVER_TTL / 1000, "and not once for each of the eight"
     stopped.go_on()
     eventually(lambda: queue(store, name) == 8)  # none of them has lost its place for good
     finishes(other)
@@ -307,12 +301,6 @@ def in_a_thread(work: Any) -> None:
 
 
 # One subscription a process
-
-
-def channels(store: redis.Redis, name: str) -> set[bytes]:
-    """Those on which somebody waits for this lock or limiter."""
-    waiters = store.hvals(f"task_lock#waiters:{name}") + store.hvals(f"task_lock#permits-waiters:{name}")
-    return {waiter.split()[1] for waiter in waiters}
 
 
 def connections(store: redis.Redis, channel: bytes | str) -> int:
@@ -394,24 +382,3 @@ def test_a_message_about_an_earlier_turn_is_no_grant(store: redis.Redis, another
         assert waiter.wait(0.3) is None
         assert backend.release(name, holder.token) is Released.RELEASED
         eventually(lambda: waiter.wait(1))
-
-
-def test_a_waiter_in_a_loop_holds_no_thread(another: Any, stranger: RedisBackend, name: str) -> None:
-    """However many wait, the verbs of others have threads to run in."""
-    ask = an_ask(name)
-    granted(stranger.acquire(ask))
-
-    async def main() -> None:
-        waiting = [asyncio.create_task(TaskLock(name).aacquire(blocking=True)) for _ in range(50)]
-        while stranger.waiters(name).total < 50:  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
-        other = TaskLock(f"{name}:other")
-        assert await asyncio.wait_for(other.aacquire(), 5)
-        await other.arelease()
-        for one in waiting:
-            one.cancel()
-        await asyncio.gather(*waiting, return_exceptions=True)
-
-    asyncio.run(main())
-    assert stranger.waiters(name).total == 0
-    stranger.release(name, ask.token)

@@ -16,7 +16,7 @@ from django_tasklock import TaskLock, TaskLockAcquireError
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.locks.lease import Refusal
 
-__all__ = ["TWINS", "call", "conflict", "listening", "thread_of", "token_in"]
+__all__ = ["TWINS", "call", "channels", "conflict", "listening", "subscribers", "thread_of", "token_in"]
 
 TWINS = pytest.mark.parametrize("way", ["sync", "async"])
 
@@ -52,6 +52,17 @@ def token_in(store: redis.Redis, name: str) -> str | None:
     """The token in the lock's key, as the store has it."""
     value = store.get(f"task_lock:{name}")
     return None if value is None else str(json.loads(value)["token"])
+
+
+def channels(store: redis.Redis, name: str) -> set[bytes]:
+    """Those on which somebody waits for this lock or limiter: one of each process."""
+    waiters = store.hvals(f"task_lock#waiters:{name}") + store.hvals(f"task_lock#permits-waiters:{name}")
+    return {waiter.split()[1] for waiter in waiters}
+
+
+def subscribers(store: redis.Redis, name: str) -> int:
+    """How many processes the server would tell of the lock or limiter for which they wait."""
+    return sum(int(number) for _, number in store.pubsub_numsub(*channels(store, name)))
 
 
 def listening(store: redis.Redis, name: str) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
-from tests.contract.conformance.store import SHORT, StoreContract, held, lapse
+from tests.contract.conformance.store import StoreContract, held, lapse
 from tests.support.stores import an_ask, eventually, granted
 
 
@@ -27,9 +27,8 @@ class LapsingContract(StoreContract):
         assert backend.release("video:1", mine.token) is Released.RELEASED
 
     def test_a_lapsed_holder_has_nothing_and_does_not_touch_its_successor(self, backend: LockStore) -> None:
-        mine, other = an_ask("video:1", ttl=SHORT), an_ask("video:1")
-        backend.acquire(mine)
-        lapse(backend, "video:1")
+        mine, other = an_ask("video:1"), an_ask("video:1")
+        lapse(backend, mine)
         for state, found in ((Released.GONE, None), (Released.NOT_YOURS, other.token)):
             assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
             assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
@@ -40,17 +39,18 @@ class LapsingContract(StoreContract):
                 granted(backend.acquire(other))
 
     def test_the_fence_grows_after_a_lapse_and_after_a_removal(self, backend: LockStore) -> None:
-        mine = an_ask("video:1", ttl=SHORT)
-        first = granted(backend.acquire(mine))
-        lapse(backend, "video:1")
+        mine = an_ask("video:1")
+        [first] = lapse(backend, mine)
         second = granted(backend.acquire(mine))  # with the same token, too: it is a new grant
         assert backend.remove("video:1") is not None
         third = granted(backend.acquire(an_ask("video:1")))
-        assert first.fence < second.fence < third.fence
+        assert first < second.fence < third.fence
 
     def test_a_waiter_notices_that_the_holder_died(self, backend: LockStore) -> None:
-        backend.acquire(an_ask("video:1", ttl=SHORT))
-        mine = an_ask("video:1")
+        holder, mine = an_ask("video:1"), an_ask("video:1")
+        granted(backend.acquire(holder))
         with backend.waiter(mine) as waiter:
+            assert isinstance(waiter.acquire(), Busy)
+            assert backend.extend("video:1", holder.token, 100, 100)
             eventually(lambda: isinstance(waiter.acquire(), Grant) or waiter.wait(0.1))
         assert held(backend.get("video:1")).token == mine.token

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
-from django_tasklock.backends.contract import lists
-from django_tasklock.backends.contract.lists import Counts, Query
+from django_tasklock.backends.contract.lists import Counts
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Released, Renewal, RenewalResult
-from tests.contract.conformance.store import NAMES, SHORT, StoreContract, held, lapse, ttl_of
+from tests.contract.conformance.store import NAMES, StoreContract, held, lapse, ttl_of
 from tests.support.stores import an_ask, eventually, granted, new_token
 
 
@@ -69,16 +66,14 @@ class ListingContract(StoreContract):
     def test_every_state_is_listed_and_counted(self, backend: LockStore) -> None:
         backend.acquire(an_ask("lives"))
         backend.acquire(an_ask("expiring", ttl=8000))
-        backend.acquire(an_ask("first", ttl=SHORT))
-        backend.acquire(an_ask("second", ttl=SHORT + 10))
-        lapse(backend, "second")
-        # In a quorum, one instance may have it a moment longer than the majority.
+        lapse(backend, an_ask("first"), an_ask("second"))
+        # In a quorum, one instance may have them a moment longer than the majority, or be slow to say so.
+        eventually(lambda: [record.name for record in backend.records("orphaned")] == ["first", "second"])
         eventually(lambda: backend.counts() == Counts(live=2, expiring=1, no_expiry=0, orphaned=2))
         assert [record.name for record in backend.records()] == ["expiring", "lives"]
         assert [record.name for record in backend.records("expiring")] == ["expiring"]
         assert backend.records("no_expiry") == []
         lapsed = backend.records("orphaned")
-        assert [record.name for record in lapsed] == ["first", "second"]
         assert all(ttl_of(record) <= 0 for record in lapsed)
         assert [record.name for record in backend.records("orphaned", limit=1, offset=1)] == ["second"]
         [found] = [record for record in map(backend.get_orphaned, ("lives", "first", "nobody's")) if record is not None]
@@ -86,41 +81,23 @@ class ListingContract(StoreContract):
         assert ttl_of(found) <= 0
 
     def test_a_lapsed_lock_that_is_taken_again_is_live_again(self, backend: LockStore) -> None:
-        backend.acquire(an_ask("video:1", ttl=SHORT))
-        lapse(backend, "video:1")
-        backend.acquire(an_ask("video:1"))
+        lapse(backend, an_ask("video:1"))
+        granted(backend.acquire(an_ask("video:1")))
         assert backend.records("orphaned") == []
         assert backend.get_orphaned("video:1") is None
         assert [record.name for record in backend.records()] == ["video:1"]
 
-    def test_pages_are_filtered_and_sorted_above_the_store(self, backend: LockStore) -> None:
-        held_for = {"video:b": (50_000, 900_000), "video:a": (8000, 800_000), "audio:c": (40_000, 100_000)}
-        for name, (ttl, hold) in held_for.items():
-            granted(backend.acquire(an_ask(name, ttl=ttl, hold=hold, holder='{"task":"t"}' if "a" in name else "{}")))
-        assert [record.name for record in lists.page(backend, Query(order="left")).records] == [
-            "audio:c",
-            "video:a",
-            "video:b",
-        ]
-        page = lists.page(backend, Query(text="VIDEO:", descending=True, limit=1))
-        assert ([record.name for record in page.records], page.total, page.next) == (["video:b"], 2, 1)
-        assert lists.page(backend, Query(text="task_lock")).records == []  # the prefix is no part of a name
-        assert [record.name for record in lists.page(backend, Query(task="t")).records] == ["video:a", "audio:c"]
-
     # Removing and forgetting
 
     def test_a_lapsed_lock_is_not_listed_after_remove(self, backend: LockStore) -> None:
-        backend.acquire(an_ask("video:1", ttl=SHORT))
-        lapse(backend, "video:1")
+        lapse(backend, an_ask("video:1"))
         assert backend.remove("video:1") is None
         assert backend.records("orphaned") == []
 
     def test_lapsed_locks_are_forgotten_a_few_at_a_time_and_held_ones_never(self, backend: LockStore) -> None:
-        dead = [an_ask(f"dead:{number}", ttl=SHORT + 5 * number) for number in range(5)]
-        fences = [granted(backend.acquire(one)).fence for one in dead]
         backend.acquire(an_ask("alive"))
-        for one in dead:
-            lapse(backend, one.name)
+        dead = [an_ask(f"dead:{number}") for number in range(5)]
+        fences = lapse(backend, *dead)
         granted(backend.acquire(an_ask("dead:4")))
         assert backend.prune(2) == 2
         assert [record.name for record in backend.records("orphaned")] == ["dead:2", "dead:3"]
@@ -148,10 +125,3 @@ class ListingContract(StoreContract):
         for number, name in enumerate(names):
             backend.acquire(an_ask(name, ttl=60_000 + number * 1000))
         assert [record.name for record in backend.records()] == names
-
-    def test_locks_can_be_listed_in_the_thread_of_an_event_loop(self, backend: LockStore) -> None:
-        async def main() -> None:
-            backend.acquire(an_ask("video:1"))
-            assert [record.name for record in backend.records()] == ["video:1"]
-
-        asyncio.run(main())

@@ -12,7 +12,7 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
-from tests.contract.conformance.store import NAMES, SHORT, StoreContract, held, ttl_of
+from tests.contract.conformance.store import NAMES, StoreContract, held, ttl_of
 from tests.support.stores import an_ask, eventually, granted, new_token
 
 
@@ -22,22 +22,22 @@ class LockContract(StoreContract):
     # Acquiring
 
     def test_a_free_lock_is_granted_for_the_ttl_that_was_asked_for(self, backend: LockStore) -> None:
-        grant = granted(backend.acquire(an_ask("video:1", ttl=5000)))
-        assert grant.ttl == 5000
+        grant = granted(backend.acquire(an_ask("video:1", ttl=50_000)))
+        assert grant.ttl == 50_000
         assert grant.fence > 0
 
     def test_a_held_lock_is_busy_and_says_who_holds_it_and_for_how_long(self, backend: LockStore) -> None:
         holder = Holder(host="web1", pid=7, boot="b", task="app.tasks.t", task_id="id-1")
         text = json.dumps({key: value for key, value in asdict(holder).items() if value})
-        mine = an_ask("video:1", ttl=5000, hold=9000, holder=text)
+        mine = an_ask("video:1", ttl=50_000, hold=90_000, holder=text)
         grant = granted(backend.acquire(mine))
         busy = backend.acquire(an_ask("video:1"))
         assert isinstance(busy, Busy)
         assert busy.record is not None
         assert (busy.record.name, busy.record.token, busy.record.fence) == ("video:1", mine.token, grant.fence)
         assert busy.record.holder == holder
-        assert 0 < (busy.remaining or 0) <= 5000
-        assert busy.record.until == busy.record.at + 9000
+        assert 0 < (busy.remaining or 0) <= 50_000
+        assert busy.record.until == busy.record.at + 90_000
         assert abs(busy.record.now - busy.record.at) < 5000
 
     def test_asking_again_with_the_same_token_is_granted_again_with_the_same_fence(self, backend: LockStore) -> None:
@@ -50,11 +50,12 @@ class LockContract(StoreContract):
         assert backend.get("video:1") is None
 
     def test_a_lock_is_granted_to_the_next_when_its_lease_has_lapsed_and_not_before(self, backend: LockStore) -> None:
+        first, other = an_ask("video:1"), an_ask("video:1")
+        granted(backend.acquire(first))
         sent = time.monotonic()
-        granted(backend.acquire(an_ask("video:1", ttl=SHORT)))
-        other = an_ask("video:1")
+        assert backend.extend("video:1", first.token, 120, 120)
         eventually(lambda: isinstance(backend.acquire(other), Grant))
-        assert time.monotonic() - sent >= SHORT / 1000 - 0.002
+        assert time.monotonic() - sent >= 0.118
         assert held(backend.get("video:1")).token == other.token
 
     def test_of_many_threads_exactly_one_is_granted_each_lock(self, backend: LockStore) -> None:
@@ -87,34 +88,25 @@ class LockContract(StoreContract):
         granted(backend.acquire(mine))
         other = self.make()
         assert isinstance(other.acquire(an_ask("video:1")), Busy)
+        other.close()  # and used again, as by the heartbeat of a holder from before the settings were changed
+        assert other.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
         assert other.release("video:1", mine.token) is Released.RELEASED
         other.close()
         granted(backend.acquire(an_ask("video:1")))
 
-    def test_a_store_that_was_closed_can_be_used_again(self, backend: LockStore) -> None:
-        # As by the heartbeat of a holder that acquired its lock before the settings were changed.
-        mine = an_ask("video:1")
-        granted(backend.acquire(mine))
-        backend.close()
-        assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
-        assert backend.release("video:1", mine.token) is Released.RELEASED
-
     # Fence
 
-    def test_the_fence_grows_from_holder_to_holder(self, backend: LockStore) -> None:
+    def test_the_fence_grows_from_holder_to_holder_and_after_all_data_is_lost(self, backend: LockStore) -> None:
         fences = []
-        for _ in range(20):
+        for _ in range(10):
             mine = an_ask("video:1")
             fences.append(granted(backend.acquire(mine)).fence)
             assert backend.release("video:1", mine.token) is Released.RELEASED
         assert fences == sorted(set(fences))
-
-    def test_the_fence_grows_after_all_data_is_lost(self, backend: LockStore) -> None:
-        before = granted(backend.acquire(an_ask("video:1"))).fence
         self.clear()
         seconds = time.time()
         eventually(lambda: time.time() > seconds + 0.002)  # a store's clock may be no finer than a millisecond
-        assert granted(backend.acquire(an_ask("video:1"))).fence > before
+        assert granted(backend.acquire(an_ask("video:1"))).fence > fences[-1]
 
     # Releasing
 
@@ -131,21 +123,16 @@ class LockContract(StoreContract):
 
     # Extending
 
-    def test_extend_moves_both_the_lease_and_the_end_of_the_hold(self, backend: LockStore) -> None:
-        mine = an_ask("video:1", ttl=2000, hold=4000)
-        backend.acquire(mine)
+    def test_its_holder_extends_both_the_lease_and_the_end_of_the_hold(self, backend: LockStore) -> None:
+        mine = an_ask("video:1", ttl=20_000, hold=40_000)
+        granted(backend.acquire(mine))
+        assert backend.extend("video:1", new_token(), 50_000, 90_000) is False
+        assert ttl_of(backend.get("video:1")) <= 20_000
         assert backend.extend("video:1", mine.token, 50_000, 90_000) is True
         record = held(backend.get("video:1"))
+        assert record.token == mine.token
         assert 40_000 < ttl_of(record) <= 50_000
         assert 80_000 < record.until - record.now <= 90_000
-
-    def test_only_the_holder_can_extend(self, backend: LockStore) -> None:
-        mine = an_ask("video:1", ttl=5000, hold=5000)
-        backend.acquire(mine)
-        assert backend.extend("video:1", new_token(), 50_000, 90_000) is False
-        record = held(backend.get("video:1"))
-        assert record.token == mine.token
-        assert ttl_of(record) <= 5000
 
     # Renewing
 
@@ -208,25 +195,23 @@ class LockContract(StoreContract):
     # Removing
 
     def test_a_removed_lock_is_free_and_lost_for_its_holder(self, backend: LockStore) -> None:
+        """Gold standard 8.43: with a token it is that holder's, or nobody's."""
         mine = an_ask("video:1", holder='{"host": "web1"}')
-        assert backend.remove("video:1") is None
+        for token in (None, mine.token):
+            assert backend.remove("video:1", token) is None
         grant = granted(backend.acquire(mine))
-        record = held(backend.remove("video:1"))
+        for wrong in (new_token(), ""):
+            assert backend.remove("video:1", wrong) is None
+        assert held(backend.get("video:1")).token == mine.token
+        record = held(backend.remove("video:1", mine.token))
         assert (record.name, record.token, record.fence) == ("video:1", mine.token, grant.fence)
         assert record.holder.host == "web1"
         assert backend.get("video:1") is None
         assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.LOST]
         assert backend.extend("video:1", mine.token, 60_000, 60_000) is False
         assert backend.release("video:1", mine.token) is Released.GONE
-
-    def test_remove_with_a_token_removes_only_that_holder(self, backend: LockStore) -> None:
-        """Gold standard 8.43."""
-        mine = an_ask("video:1")
-        backend.acquire(mine)
-        for wrong in (new_token(), ""):
-            assert backend.remove("video:1", wrong) is None
-        assert held(backend.get("video:1")).token == mine.token
-        assert held(backend.remove("video:1", mine.token)).token == mine.token
+        granted(backend.acquire(mine))
+        assert held(backend.remove("video:1")).token == mine.token
         assert backend.get("video:1") is None
 
     # Names
@@ -259,7 +244,7 @@ class LockContract(StoreContract):
 
     def test_the_async_verbs_answer_as_the_plain_ones(self, backend: LockStore) -> None:
         async def main() -> None:
-            mine = an_ask("video:1", ttl=5000)
+            mine = an_ask("video:1")
             grant = granted(await backend.aacquire(mine))
             assert granted(await backend.aacquire(mine)).fence == grant.fence
             assert isinstance(await backend.aacquire(an_ask("video:1")), Busy)

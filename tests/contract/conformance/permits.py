@@ -12,10 +12,12 @@ from asgiref.sync import async_to_sync
 
 from django_tasklock.backends.contract.stores import LockStore, Permits
 from django_tasklock.types import Busy, Grant, Holder, Released, Renewal, RenewalResult
-from tests.contract.conformance.store import SHORT, StoreContract, held, ttl_of
+from tests.contract.conformance.store import StoreContract, held, ttl_of
 from tests.support.stores import an_ask, eventually, granted, new_token
 
 NAME = "transcode"
+SHORT = 120
+"""A lease that soon lapses, in milliseconds."""
 
 
 class PermitStoreContract(StoreContract):

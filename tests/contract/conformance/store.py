@@ -7,11 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from django_tasklock.backends.contract.stores import LockStore
-from django_tasklock.types import Record
-from tests.support.stores import eventually
+from django_tasklock.types import AcquireRequest, Record
+from tests.support.stores import eventually, granted
 
-SHORT = 120
-"""A lease that soon lapses, in milliseconds."""
 NAMES = (
     "video:1",
     "Video:1",
@@ -72,6 +70,14 @@ def ttl_of(record: Record | None) -> int:
     return ttl
 
 
-def lapse(backend: LockStore, name: str) -> None:
-    """Wait until the lock ``name`` is free."""
-    eventually(lambda: backend.get(name) is None)
+def lapse(backend: LockStore, *asks: AcquireRequest) -> list[int]:
+    """Acquire these locks, let the lease of one after the other end, and return their fences.
+
+    A majority does not grant a lease that ends before it has answered: each is granted for long, and shortened.
+    """
+    fences = []
+    for ask in asks:
+        fences.append(granted(backend.acquire(ask)).fence)
+        assert backend.extend(ask.name, ask.token, 1, 1) is True
+        eventually(lambda name=ask.name: backend.get(name) is None)  # type: ignore[misc]
+    return fences
