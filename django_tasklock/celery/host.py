@@ -50,6 +50,18 @@ def record_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
     return wrapper
 
 
+def record_retry(retry: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.retry`` to record that the next try was sent, where it does not raise, by ``throw=False``."""
+
+    @wraps(retry)
+    def wrapper(task: Any, *args: Any, **kwargs: Any) -> Any:
+        result = retry(task, *args, **kwargs)
+        state_of(task.request).retried = result
+        return result
+
+    return wrapper
+
+
 def is_continued(error: BaseException) -> bool:
     """Return whether ``error`` says by itself that the work continues: by a retry, a requeue or a replacement."""
     if isinstance(error, Retry | Parked | Duplicate):

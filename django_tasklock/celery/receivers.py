@@ -13,7 +13,7 @@ from django_tasklock import counts, host
 from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import callers, cleanup, duplicates
-from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, will_retry
+from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, record_retry, will_retry
 from django_tasklock.celery.message import RECEIVED, hide_header
 from django_tasklock.celery.options import refuse_without_base
 from django_tasklock.celery.publish import write_header
@@ -36,6 +36,7 @@ def install() -> None:
     # Celery's own does nothing.
     Task.on_bound = classmethod(check_task)  # type: ignore[method-assign,assignment]
     Task.on_replace = record_replacement(Task.on_replace)  # type: ignore[method-assign]
+    Task.retry = record_retry(Task.retry)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from celery.exceptions import Ignore
+from celery.exceptions import Ignore, Retry
 
 if TYPE_CHECKING:
     from django_tasklock.guards.claim import Claim
@@ -30,6 +30,8 @@ class DeliveryState:
     """Callback to run once it is certain that the body starts."""
     lock_changed: bool = False
     """Whether the next try was sent with other arguments and so has another lock."""
+    retried: Retry | None = None
+    """What the body was given by ``retry(throw=False)``, which has sent the next try."""
     failed_rows: list[Claim] = field(default_factory=list)
     """The claims of helpers whose bodies have failed. Their rows are claimable again once the message is sent again."""
     unique_settled: bool = False

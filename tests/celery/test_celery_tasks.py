@@ -228,6 +228,22 @@ class TestRetries:
         assert app.run() == ("SUCCESS", "done")
         assert states(video) == ("ready", 0, 2)
 
+    def test_a_body_that_goes_on_after_retry_ends_as_retried(self, app, task):
+        """Celery stores a success for it, and that would end the next try: its row is ready, its work looks done."""
+        video = Video.objects.create()
+
+        def body(self, pk):
+            if not self.request.retries:
+                self.retry(countdown=0, throw=False)
+                return "not yet"
+            return "done"
+
+        task(body, lock=model_lock(Video, "celery-later:{pk}", guard=ONCE), bind=True).delay(video.pk)
+        assert app.run()[0] == "RETRY"
+        assert states(video) == ("uploading", 0, 1)
+        assert app.run(delivery_info={"redelivered": True}) == ("SUCCESS", "done")
+        assert states(video) == ("ready", 0, 2)
+
     def test_autoretry_is_over_before_the_message_is_sent(self, app, task):
         """Gold standard 8.22: the next try must not meet the lock of the one that asked for it."""
         video = Video.objects.create()

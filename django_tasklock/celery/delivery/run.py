@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from typing import cast
+from collections.abc import Callable
+from typing import Any, cast
 
 from celery._state import get_current_worker_task
 
@@ -20,6 +21,7 @@ from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import DOWN
+from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.exceptions import BackendUnavailable, GuardRejected
 from django_tasklock.host import Task
@@ -63,6 +65,20 @@ class TaskCaller(Caller):
         """Return ``on_conflict``, except that work that has begun already is neither skipped nor rejected."""
         word = self.call.on_conflict
         return "retry" if word in ("skip", "reject") and self.message.is_continuation else word
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Run ``body`` as any call does. If it goes on after ``retry(throw=False)`` it ends as retried all the same.
+
+        Celery would store a success, by which the next try, if it is redelivered, seems to be done.
+        """
+
+        def run_once() -> Any:
+            result = body()
+            if (retried := state_of(self.message.request).retried) is not None:
+                raise retried
+            return result
+
+        return super().run(run_once)
 
     # Before the lock
 
