@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import pytest
 from celery import Task
+from celery.backends.cache import CacheBackend
 from celery.exceptions import Reject, Retry
+from django.utils import timezone
 
 from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
@@ -193,6 +196,26 @@ class TestADuplicate:
         backend.set(backend.get_key_for_task("nightly"), backend.encode(yesterday))
         task.apply_async(task_id="nightly")
         assert app.run(**AGAIN) == ("SUCCESS", "ran")
+
+    @pytest.mark.parametrize("zone", ["America/New_York", "Asia/Shanghai"])
+    def test_a_result_in_a_table_of_django_has_the_time_of_the_project(self, app, settings, zone):
+        """As of django-celery-results without ``USE_TZ``: of seven hours ago, or of just now."""
+        settings.USE_TZ, settings.TIME_ZONE = False, zone
+        now = timezone.now()
+
+        class Table(CacheBackend):
+            def get_task_meta(self, *which: Any, **how: Any) -> Any:
+                return {**super().get_task_meta(*which, **how), "date_done": done}
+
+        task = app.task(key="a", acks_late=True)
+        task.backend = Table(app.app, backend="memory://")
+        task.delay()
+        message = app.take()
+        assert app.run(message) == ("SUCCESS", "ran")
+        done = now - timedelta(hours=7)
+        assert app.run(message, **AGAIN) == ("SUCCESS", "ran")
+        done = now
+        assert app.run(message, **AGAIN)[0] == "IGNORED"
 
 
 @pytest.mark.django_db(transaction=True)

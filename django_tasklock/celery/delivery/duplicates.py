@@ -15,11 +15,13 @@ import logging
 import sys
 import time
 from collections.abc import Generator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, tzinfo
 from typing import Any, NoReturn
 
 from celery.exceptions import Retry
 from celery.utils.time import maybe_iso8601
+from django.conf import settings
+from django.utils.timezone import get_default_timezone
 
 from django_tasklock import counts
 from django_tasklock.backends import get_backend
@@ -235,21 +237,24 @@ def finished_reason(message: Message) -> str:
             reason = "too many workers have died of it"
         else:
             return ""
-        done = seconds_since_1970(meta.get("date_done"))
+        backend = type(message.task.backend).__module__
+        # Of django-celery-results, in the project's own zone if USE_TZ is off.
+        naive = UTC if settings.USE_TZ or backend.startswith("celery.") else get_default_timezone()
+        done = seconds_since_1970(meta.get("date_done"), naive)
     except Exception as error:  # no result backend, or it is down: the lock and the guard decide
         logger.debug("%s[%s]: no result could be read: %s", message.task.name, message.id, error)
         return ""
     return reason if done is None or message.published is None or done > message.published - SKEW else ""
 
 
-def seconds_since_1970(moment: object) -> float | None:
-    """Convert a time from a result backend, a datetime or its text; UTC if it has no time zone."""
+def seconds_since_1970(moment: object, zone: tzinfo) -> float | None:
+    """Convert a time from a result backend, a datetime or its text. ``zone``: its time zone, if it does not say."""
     if not isinstance(moment, datetime | str):
         return None
     found = maybe_iso8601(moment)
     if not isinstance(found, datetime):
         return None
-    return (found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp()
+    return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
 
 
 def free_abandoned(record: Record | None, name: str) -> bool:
