@@ -1,4 +1,4 @@
-"""The app that has the tables of the ported program."""
+"""The app that has the tables of the ported programs."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test import RequestFactory
 from django.utils.timezone import now
@@ -17,21 +18,12 @@ from django.utils.timezone import now
 from django_tasklock import StaleClaim, operations, testing
 from tests.ports import cms_after, cms_before
 from tests.support.guards import elsewhere
-from tests.support.once_app import OnceApp, once_app
+from tests.support.once_app import OnceApp
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.django_db(transaction=True)
 
 POST = RequestFactory().post("/media/")
-
-
-@pytest.fixture
-def app() -> Iterator[OnceApp]:
-    """Celery's current app: its messages wait in this process until ``app.run()`` runs one as a worker does."""
-    with once_app() as made:
-        made.app.set_current()
-        made.app.set_default()  # in other threads, too
-        yield made
 
 
 @pytest.fixture(params=[cms_before, cms_after], ids=["before", "after"])
@@ -168,6 +160,24 @@ class TestOnlyTheSecond:
         assert (state, type(error)) == ("FAILURE", StaleClaim)
         assert told(cms_after, token)["progress"] == 0
 
+    def test_a_token_is_compared_and_the_lock_deleted_in_one_step(self, app, monkeypatch):
+        """Between the two the first one's lock may end, and the next worker's is deleted."""
+        token = upload(cms_before)
+        mine = cms_before.acquire(token)
+        assert mine is not None
+        get = cache.get
+
+        def slowly(key: str) -> Any:
+            found = get(key)
+            cache.delete(key)  # its two hours are over
+            assert cms_before.acquire(token)  # the next worker's
+            return found
+
+        monkeypatch.setattr(cache, "get", slowly)
+        cms_before.release(token, mine)
+        monkeypatch.undo()
+        assert not told(cms_before, token)["running"]
+
     def test_the_next_holders_lock_stays(self, app, monkeypatch):
         token, held = upload(cms_after), []
 
@@ -187,6 +197,15 @@ class TestOnlyTheSecond:
         token = upload(cms_after)
         assert app.run() == ("SUCCESS", {"status": "success"})
         assert cms_after.Media.objects.get(token=token).status == "ready"
+
+    def test_redis_is_down_before(self, app, monkeypatch):
+        def refuse(*args: Any) -> bool:
+            raise ConnectionError
+
+        monkeypatch.setattr(cache, "add", refuse)
+        with pytest.raises(ConnectionError):
+            upload(cms_before)
+        assert not cms_before.Media.objects.exists()
 
 
 def tidy_up(cms: ModuleType) -> None:
