@@ -12,7 +12,6 @@ from django.core.management import CommandError, call_command
 
 from django_tasklock import ConcurrencyLimiter, RateLimiter
 from django_tasklock.models import AuditEntry
-from tests.support.redis_server import free_port
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -85,11 +84,3 @@ def test_acts(name: str) -> None:
         with pytest.raises(CommandError):
             limits(*wrong)
     assert AuditEntry.objects.count() == 3
-
-
-def test_the_store_is_down(name: str, settings: Any) -> None:
-    settings.TASKLOCK = {**settings.TASKLOCK, "LOCATION": f"redis://127.0.0.1:{free_port()}/0"}
-    for arguments in ([], [name], [name, "--reset"]):
-        with pytest.raises(CommandError) as failed:
-            limits(*arguments, skip_checks=True)
-        assert failed.value.returncode == 2

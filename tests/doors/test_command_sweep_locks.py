@@ -106,15 +106,6 @@ def test_usage_errors(wrong: str) -> None:
         run(wrong)
 
 
-def test_a_store_that_is_down_is_an_error_with_a_status_of_its_own(settings: Any) -> None:
-    settings.TASKLOCK = {"LOCATION": "redis://127.0.0.1:1/0"}
-    out = io.StringIO()
-    with pytest.raises(CommandError, match="could not be asked") as failed:
-        call_command("sweep_locks", stdout=out)
-    assert failed.value.returncode == 2
-    assert out.getvalue() == "", "nothing is half told"
-
-
 def test_as_a_celery_task(monkeypatch: pytest.MonkeyPatch) -> None:
     row = leave()
     pauses = between_passes(monkeypatch, lambda: None)

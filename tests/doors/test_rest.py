@@ -282,22 +282,6 @@ class TestList:
 
 
 class TestStoreDown:
-    def test_503_and_when_to_come_again(self, redis_server, rest, by_key, name):
-        """Nothing of where the store is."""
-        rest(LOCATION=redis_server.url)
-        assert by_key.get(url(name)).status_code == 404
-        redis_server.kill()
-        for response in (
-            by_key.get(PREFIX + "locks"),
-            by_key.post(url(name, "release-lock")),
-            by_key.get(url(name)),
-            by_key.post(url(name, "ask-release")),
-        ):
-            assert problem(response, 503, "store_unavailable")
-            assert int(response["Retry-After"]) > 0
-            told = response.content.decode() + str(response.headers)
-            assert not [secret for secret in (str(redis_server.port), "127.0.0.1", "Traceback") if secret in told]
-
     def test_it_may_have_been_done_all_the_same(self, proxy, rest, by_key, lock_up, name, stranger):
         rest(LOCATION=proxy.url)
         lock_up(name)

@@ -35,12 +35,6 @@ pytestmark = pytest.mark.django_db
 
 LOCKS = PREFIX + "locks"
 BOTH = {"view_lock", "release_lock"}
-NEEDS = {"locks": {"view_lock"}, "lock": {"view_lock"}, "ask-release": BOTH, "release-lock": BOTH}  # as in the admin
-
-
-def where(end, name):
-    """The path of an end point."""
-    return LOCKS if end == "locks" else url(name, end)
 
 
 def basic(user):
@@ -140,59 +134,61 @@ class TestEachEndPoint:
                 assert field != "no_such_field" or not point.acts or response.json()["code"] == "unknown_field"
 
 
-class TestWhoMayDoWhat:
-    CALLERS = {  # kind: (known, may, needs a CSRF token that it does not send)
-        "a user who may view": (True, {"view_lock"}, False),
-        "a user who may release": (True, {"release_lock"}, False),
-        "a user who may do both": (True, BOTH, False),
-        "staff": (True, set(), False),
-        "an inactive superuser": (False, set(), False),
-        "a session": (True, BOTH, False),
-        "a session without CSRF token": (True, BOTH, True),
-        "a key beside a session": (True, BOTH, False),
-        "a wrong key beside a session": (False, set(), False),
-    }
+class TestPeople:
+    """Users of the project, by their permissions as in the admin; what they did is in Django's own log, too."""
 
-    def client(self, kind, user):
-        may = BOTH if "session" in kind else self.CALLERS[kind][1]
-        more = {"is_staff": kind == "staff", "is_superuser": "superuser" in kind, "is_active": "inactive" not in kind}
-        who = user(*may, **more)
-        if "session" not in kind:
-            return Api(enforce_csrf_checks=True, headers=basic(who))
-        client = Api(enforce_csrf_checks=True)
-        client.force_login(who)
-        if kind == "a session":
-            client.cookies["csrftoken"] = client.defaults["HTTP_X_CSRFTOKEN"] = "a" * 32
-        if "key" in kind:
-            client.defaults["HTTP_AUTHORIZATION"] = f"Api-Key {'not ' if 'wrong' in kind else ''}{KEY}"
-        return client
-
-    @pytest.mark.parametrize("kind", CALLERS)
-    def test_matrix(self, rest, user, lock_up, name, kind):
-        """What a user did is in Django's own log, too."""
-        known, may, without_token = self.CALLERS[kind]
-        client, seen = self.client(kind, user), {}
+    @pytest.fixture
+    def statuses(self, rest, lock_up, name):
+        """What a client is answered: to a look, and to an act."""
         lock_up(name)
-        for end, needs in NEEDS.items():
-            acts = end not in ("locks", "lock")
-            refused = 403 if (without_token and acts) or not may >= needs else 200
-            response = getattr(client, "post" if acts else "get")(where(end, name))
-            assert response.status_code == (refused if known else 401), (end, response.content)
-            assert ("WWW-Authenticate" in response) is not known
-            if acts and response.status_code == 200:
-                seen[end] = response.json()["outcome"]
-        released = known and may >= BOTH and not without_token
-        assert seen == ({"ask-release": "asked", "release-lock": "released"} if released else {})
-        assert held(name) is not released
-        by_user = 2 if released and "key" not in kind else 0
-        assert AuditEntry.objects.exclude(user_id="").count() == LogEntry.objects.count() == by_user
+
+        def ask(client):
+            answers = [client.get(url(name)), client.post(url(name, "ask-release"))]
+            for answer in answers:
+                assert ("WWW-Authenticate" in answer) is (answer.status_code == 401)
+            return [answer.status_code for answer in answers]
+
+        return ask
+
+    @pytest.mark.parametrize(
+        ("may", "more", "answers"),
+        [
+            ({"view_lock"}, {}, [200, 403]),
+            ({"release_lock"}, {}, [403, 403]),
+            (BOTH, {}, [200, 200]),
+            (set(), {"is_staff": True}, [403, 403]),
+            (BOTH, {"is_superuser": True, "is_active": False}, [401, 401]),
+        ],
+    )
+    def test_with_a_password(self, statuses, user, may, more, answers):
+        assert statuses(Api(enforce_csrf_checks=True, headers=basic(user(*may, **more)))) == answers
+        done = answers.count(200) // 2
+        assert AuditEntry.objects.exclude(user_id="").count() == LogEntry.objects.count() == done
+
+    def test_with_a_session(self, statuses, user):
+        """It acts with a token against CSRF only; a key beside it is what counts."""
+        client = Api(enforce_csrf_checks=True)
+        client.force_login(user(*BOTH))
+        assert statuses(client) == [200, 403]
+        client.defaults["HTTP_AUTHORIZATION"] = f"Api-Key {KEY}"
+        assert statuses(client) == [200, 200]
+        client.defaults["HTTP_AUTHORIZATION"] = f"Api-Key not {KEY}"
+        assert statuses(client) == [401, 401]
+        assert not LogEntry.objects.exists()
+        del client.defaults["HTTP_AUTHORIZATION"]
+        client.cookies["csrftoken"] = client.defaults["HTTP_X_CSRFTOKEN"] = "a" * 32
+        assert statuses(client) == [200, 200]
+        assert LogEntry.objects.count() == 1
 
 
 class TestClosed:
     """No setting, and none that is missing, opens the doors."""
 
     def statuses(self, client, name):
-        return [getattr(client, "post" if "release" in end else "get")(where(end, name)).status_code for end in NEEDS]
+        """Of a list, a look and two acts."""
+        looks = [client.get(path) for path in (LOCKS, url(name))]
+        acts = [client.post(url(name, end)) for end in ("ask-release", "release-lock")]
+        return [answer.status_code for answer in (*looks, *acts)]
 
     @pytest.mark.parametrize("by", ["nobody", "key"])
     @pytest.mark.parametrize("permissions", [["rest_framework.permissions.AllowAny"], []])

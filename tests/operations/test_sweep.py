@@ -11,7 +11,6 @@ import pytest
 import redis
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract import lists
 from django_tasklock.backends.memory import reset
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
@@ -20,11 +19,13 @@ from tests.support.stores import clear
 from tests.support.sweeping import (
     ELSEWHERE,
     claimed,
+    claimed_by_dead,
     dead_holder,
     found,
     guarded_function,
     hold,
     lapsed,
+    state,
     swept,
     tally_of,
 )
@@ -50,11 +51,6 @@ def store(request: pytest.FixtureRequest, settings: Any) -> str:
 
 
 in_every_store = pytest.mark.parametrize("store", KINDS, indirect=True)
-
-
-def state(row: Any) -> tuple[Any, ...]:
-    row.refresh_from_db()
-    return (row.status, row.lock_token, row.lock_epoch)
 
 
 def lock_row(pk: int) -> str:
@@ -87,10 +83,7 @@ def test_what_another_claim_has_taken_is_left_alone(store: str) -> None:
 @in_every_store
 def test_a_lock_of_a_dead_process_is_released_and_its_row_put_back(store: str) -> None:
     guarded_function(guard=ONCE)
-    row = claimed()
-    holder = dead_holder()
-    token = hold(f"video:{row.pk}", holder, row=lock_row(row.pk))
-    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    row, _ = claimed_by_dead()
     dry_report = swept(dry_run=True)
     assert tally_of(dry_report) == {"dead": (1, 1, 0, 0)}
     assert get_backend().get(f"video:{row.pk}") is not None
@@ -259,21 +252,3 @@ def test_with_a_cache_that_cannot_list_rows_are_swept_and_in_memory_not(settings
     report = swept()
     assert tally_of(report) == {}, "rows are not judged by locks of one process"
     assert any("one process" in note for note in report.left_out)
-
-
-@in_every_store
-def test_every_lock_is_read_while_they_are_released_and_renewed(store: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Releases move those up that were not read yet."""
-    monkeypatch.setattr(lists, "PART", 10)
-    tokens = {f"lock:{number:03}": hold(f"lock:{number:03}") for number in range(100)}
-    stay = {name for number, name in enumerate(tokens) if number % 2}
-    seen: list[str] = []
-    for page in lists.each(get_backend()):
-        seen += [record.name for record in page]
-        for name in [one for one in seen if one in tokens and one not in stay]:
-            get_backend().release(name, tokens.pop(name))
-        for name in seen[:3]:
-            if name in stay:
-                get_backend().extend(name, tokens[name], 600_000, 600_000)
-    assert stay <= set(seen)
-    assert len(seen) == len(set(seen))

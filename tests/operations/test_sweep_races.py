@@ -23,9 +23,11 @@ from tests.support.stores import clear
 from tests.support.sweeping import (
     between_passes,
     claimed,
+    claimed_by_dead,
     dead_holder,
     guarded_function,
     hold,
+    state,
     swept,
     tally_of,
 )
@@ -42,24 +44,11 @@ def store() -> None:
     guarded_function(guard=ONCE)
 
 
-def claim_by_dead_holder() -> tuple[Any, str]:
-    """A row, and the token of the dead process that has claimed it."""
-    row = claimed()
-    token = hold(f"video:{row.pk}", dead_holder(), row=f"testapp.video:{row.pk}")
-    Video.objects.filter(pk=row.pk).update(lock_token=token)
-    return row, token
-
-
-def state(row: Any) -> tuple[Any, ...]:
-    row.refresh_from_db()
-    return (row.status, row.lock_token, row.lock_epoch)
-
-
 @pytest.mark.parametrize("happens", ["it is renewed", "its task ends"])
 def test_a_lock_that_is_renewed_or_released_between_the_looks_is_kept(
     monkeypatch: pytest.MonkeyPatch, happens: str
 ) -> None:
-    row, token = claim_by_dead_holder()
+    row, token = claimed_by_dead()
     name = f"video:{row.pk}"
 
     def ends() -> None:
@@ -75,7 +64,7 @@ def test_a_lock_that_is_renewed_or_released_between_the_looks_is_kept(
 
 def test_a_stale_worker_is_refused_and_no_sweep_is_inside_a_transaction() -> None:
     """gold standard 8.17: judged dead while it lived, it changes nothing."""
-    row, token = claim_by_dead_holder()
+    row, token = claimed_by_dead()
     stale = Claim(Video, row.pk, ONCE, token)
     stale.epoch, stale.taken = 1, True
     with transaction.atomic(), pytest.raises(TransactionOpen):
@@ -102,7 +91,7 @@ def test_a_row_whose_worker_writes_to_it_between_the_looks_is_left_alone(monkeyp
 
 @pytest.mark.parametrize("moment", ["the looks", "the second look and the act"])
 def test_a_new_holder_is_never_released(monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
-    row, token = claim_by_dead_holder()
+    row, token = claimed_by_dead()
     name = f"video:{row.pk}"
     taken: list[Claim] = []
 
@@ -234,7 +223,7 @@ def test_a_row_without_a_token_is_not_taken_from_whoever_claims_it_just_then(
 
 def test_two_sweeps_at_once_act_and_publish_once(monkeypatch: pytest.MonkeyPatch) -> None:
     published = publishing(monkeypatch)
-    rows = [claim_by_dead_holder()[0] for _ in range(3)] + [claimed() for _ in range(3)]
+    rows = [claimed_by_dead()[0] for _ in range(3)] + [claimed() for _ in range(3)]
     together = threading.Barrier(2, timeout=30)
     monkeypatch.setattr(stream, "sleep", lambda pause: together.wait())
 

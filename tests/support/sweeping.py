@@ -18,8 +18,8 @@ from tests.support.guards import GUARD, new_token
 from tests.testapp.models import Video
 
 __all__ = [
-    "ELSEWHERE", "between_passes", "claimed", "dead_holder", "found", "guarded_function", "hold", "lapsed",
-    "swept", "tally_of",
+    "ELSEWHERE", "between_passes", "claimed", "claimed_by_dead", "dead_holder", "found", "guarded_function", "hold",
+    "lapsed", "state", "swept", "tally_of",
 ]  # fmt: skip
 
 ELSEWHERE = json.dumps({"host": "elsewhere", "pid": 1, "boot": "ffffffffffff", "proc": "00000000.1:1"})
@@ -61,6 +61,20 @@ def claimed(model: Any = Video, state: str = "processing", token: str | None = N
     if has_token_columns(model):
         return model.objects.create(status=state, lock_token=new_token() if token is None else token, lock_epoch=1)
     return model.objects.create(status=state)
+
+
+def claimed_by_dead(name: str = "video") -> tuple[Any, str]:
+    """A row, and the token of the dead process that holds its lock and has claimed it."""
+    row = claimed()
+    token = hold(f"{name}:{row.pk}", dead_holder(), row=f"testapp.video:{row.pk}")
+    Video.objects.filter(pk=row.pk).update(lock_token=token)
+    return row, token
+
+
+def state(row: Any) -> tuple[Any, ...]:
+    """Its state now, and its claim where it has one: token and epoch."""
+    row.refresh_from_db()
+    return (row.status, row.lock_token, row.lock_epoch) if has_token_columns(type(row)) else (row.status,)
 
 
 def guarded_function(model: Any = Video, name: str = "video:{video_id}", guard: StateGuard = GUARD) -> Any:

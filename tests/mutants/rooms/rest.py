@@ -43,6 +43,6 @@ FAULTS = [
         "an outage is told with the address of the store",
         '    return Problem(503, "store_unavailable", text)',
         '    return Problem(503, "store_unavailable", str(error))',
-        "tests/doors/test_rest.py::TestStoreDown",
+        "tests/doors/test_rest_operators.py -k down",
     ),
 ]
