@@ -20,9 +20,10 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import duplicates, run
 from django_tasklock.celery.queue.promoter import promote
-from django_tasklock.exceptions import CrashLoop
+from django_tasklock.exceptions import CrashLoop, LockLost, StaleClaim
 from django_tasklock.host import Task as Known
 from django_tasklock.locks.holder import holder_json
+from django_tasklock.testing import lose
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.guards import elsewhere, new_token
 from tests.support.once_app import OnceApp, once_app
@@ -216,6 +217,43 @@ class TestADuplicate:
         assert app.run(message, **AGAIN) == ("SUCCESS", "ran")
         done = now
         assert app.run(message, **AGAIN)[0] == "IGNORED"
+
+
+class TestAfterItsLockHadEnded:
+    """A body runs for longer than its timeout, so the message is given to another worker, and no result is stored."""
+
+    @pytest.fixture
+    def runs(self, app: OnceApp) -> Any:
+        """``runs(error)``: one delivery of a message, in whose body the lock ends, and which raises the error."""
+
+        def body(self: Any) -> str:
+            lose("a")
+            if self.error is not None:
+                raise self.error
+            return "ran"
+
+        task = app.task(body, bind=True, key="a", ignore_result=True, takeovers=2)
+        task.delay()
+        message = app.take()
+
+        def run_once(error: Exception | None = None, **told: Any) -> Any:
+            task.__class__.error = error
+            return app.run(message, **told)
+
+        return run_once
+
+    @pytest.mark.parametrize(("error", "end"), [(None, "SUCCESS"), (ValueError("codec"), "FAILURE")])
+    def test_one_that_ended_is_not_started_again(self, runs, error, end):
+        """Every run would outlast its lock, and the message be given on for ever."""
+        assert runs(error)[0] == end
+        assert runs(**AGAIN)[0] == "IGNORED"
+
+    @pytest.mark.parametrize("error", [StaleClaim("overtaken"), LockLost("overtaken")], ids=["row", "lock"])
+    def test_one_that_was_overtaken_is_until_too_many_were(self, runs, error):
+        assert runs(error)[0] == "FAILURE"
+        for _ in range(3):
+            assert isinstance(runs(error, **AGAIN)[1], type(error))
+        assert isinstance(runs(**AGAIN)[1], CrashLoop)
 
 
 @pytest.mark.django_db(transaction=True)

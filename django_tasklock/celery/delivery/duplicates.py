@@ -5,7 +5,7 @@ comes back would acknowledge work that is never done. So a delivery that meets i
 from a dead process, and leaves the work to a living one. Most messages are delivered once, and leave no mark:
 
 * ``again:<message>``: a second delivery has met the first, which is alive, and comes again later.
-* ``done:<message>``: the first, which found that mark when it released the lock, has ended, and its result is stored.
+* ``done:<message>``: the first has ended, and its result is stored. It found that mark, or had lost the lock before.
 * ``starts:<message>``: how often a message that may have been started before was started, without having ended since.
 """
 
@@ -28,7 +28,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, send_again
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.state import STATE, Duplicate, state_of
-from django_tasklock.exceptions import BackendUnavailable, CrashLoop, TaskLockAcquireError
+from django_tasklock.exceptions import BackendUnavailable, CrashLoop, LockLost, StaleClaim, TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import abandoned, alive
 from django_tasklock.locks.lease import Lease, Refusal
@@ -181,13 +181,19 @@ class Earlier:
             counts.count(counts.TAKEN_OVER, counts.clean_kind(self.message.task.name))
         if died > int(getattr(self.message.task, "takeovers", TAKEOVERS)):
             self._starts = 0  # it stays counted: others may come
-            raise CrashLoop(f"{self._who}: {died} workers died of it; it is not started again", name=name)
+            raise CrashLoop(
+                f"{self._who}: {died} workers died of it, or lost its lock; it is not started again",
+                name=name,
+            )
 
-    def end(self, error: BaseException | None, seen: bool | None) -> None:
+    def end(self, error: BaseException | None, seen: bool | None, lost: bool) -> None:
         """Take the count back, as the run has ended in order; have the message marked as done where that is awaited.
 
         ``seen``: whether the mark of a delivery that comes again was found at the release; ``None``: unknown.
+        ``lost``: whether the lock had ended before, so that the message may have been delivered again, without a mark.
         """
+        if lost and isinstance(error, StaleClaim | LockLost):
+            return  # another delivery has the work, and this one stays counted: each might overtake the one before
         if self._starts:
             try:
                 get_backend().tally(f"starts:{self.mark}", -self._starts)
@@ -195,8 +201,8 @@ class Earlier:
                 logger.warning("%s: it stays counted as started: %s", self._who, trouble)
         message = self.message
         continues = message.will_be_redelivered(error) or self._was_sent_again(error)
-        if self.comes_again and not continues and seen is not False:
-            state_of(message.request).ended = self.mark, bool(seen)
+        if self.comes_again and not continues and (lost or seen is not False):
+            state_of(message.request).ended = self.mark, bool(lost or seen)
 
     @staticmethod
     def _was_sent_again(error: BaseException | None) -> bool:

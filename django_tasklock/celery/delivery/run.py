@@ -178,12 +178,12 @@ class TaskCaller(Caller):
                 self.line.leave()
         finally:  # a time limit may strike in the ``try`` block
             names = ((lock.name,) if self.callers_park else ()) + ((again,) if self.message.acks_late else ())
-            _, flags = lock.give_and_clear(lease, names)
+            released, flags = lock.give_and_clear(lease, names)
         if self.line is not None:
             self.line.promote_after_release()
         elif self.callers_park and (self._is_flagged() if flags is None else lock.name in flags):
             promote(lock.name, self.message.task.app)
-        self.earlier.end(error, None if flags is None else again in flags)
+        self.earlier.end(error, None if flags is None else again in flags, lost=not released)
 
     def _is_flagged(self) -> bool:
         """Return whether the lock is flagged because a message was parked behind it, where the release did not say."""
