@@ -9,23 +9,30 @@ from __future__ import annotations
 import json
 import os
 import signal
+import time
 from collections.abc import Callable
+from datetime import timedelta
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
+from celery.app.task import Context
 from django.core.management import call_command
 
 from django_tasklock.celery import parked_messages
+from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.messages import marks
+from django_tasklock.celery.messages.progress import _outlives_its_lock
 from django_tasklock.operations import sweep
 from django_tasklock.operations.state import count_messages, count_stuck
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
+from tests.support.once_app import OnceApp
 
-pytest_plugins = ["tests.support.celery_site.fixtures"]
+pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures"]
 
 SITE_TASKS = ["tests.support.celery_site.once_tasks"]
 LEASE = 4.0
@@ -445,3 +452,14 @@ class TestSlotsThatHang:
         gate.open()
         settled(site)
         assert sorted(one.key for one in site.events("start")) == ["endless", "ends", "ends", "plain"]
+
+
+def test_a_body_outlives_its_lock_after_the_longest_wait_and_the_timeout(app: OnceApp) -> None:
+    """Both may be given as a ``timedelta``, and the lock may have been acquired at the end of the wait."""
+    wait, timeout = timedelta(seconds=600), timedelta(seconds=1200)
+    task = app.task(key="outlived", on_conflict="wait", blocking_timeout=wait, timeout=timeout)
+    header = bind_header({"key": "outlived"}, task.name, "1")
+    request = SimpleNamespace(task=task, id="1", args=(), kwargs={}, _context=Context(id="1", **{HEADER: header}))
+    for seconds, outlives in ((1500, False), (2100, True)):
+        request.time_start = time.time() - seconds
+        assert _outlives_its_lock(request) is outlives

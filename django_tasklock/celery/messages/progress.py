@@ -23,7 +23,7 @@ from django_tasklock.celery.messages.held import unchanged
 from django_tasklock.celery.options import of_call, pop_overrides
 from django_tasklock.celery.request import Request
 from django_tasklock.celery.task import OnceTask
-from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
+from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, milliseconds, spans
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
@@ -153,7 +153,10 @@ def _outlives_its_lock(request: Any) -> bool:
         return False
     timeout_ms, _ = spans(locked.timeout, getattr(locked, "lease", DEFAULT), task.name)
     timeout = math.inf if timeout_ms == UNTIL_RELEASED else timeout_ms / 1000
-    waits = (locked.blocking_timeout or timeout) if locked.on_conflict == "wait" else 0.0
+    waits = 0.0
+    if locked.on_conflict == "wait":
+        given = locked.blocking_timeout
+        waits = timeout if given is None else milliseconds(given, "blocking_timeout") / 1000
     if time.time() - request.time_start <= waits + timeout:
         return False
     name = lock_name(task, header, request.args, kwargs)
