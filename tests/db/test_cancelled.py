@@ -28,11 +28,11 @@ AT_ONCE = 25
 ROWS = 10
 
 
-@model_lock(Video, "cancelled:{pk}", guard=AGAIN, pk="pk", on_conflict="wait", blocking_timeout=20)
+@model_lock(Video, "cancelled:{pk}", guard=AGAIN, pk="pk", on_conflict="wait", blocking_timeout=120)
 async def guarded(pk: int) -> None:
     """Asks the database in every way a coroutine can, and takes a lock inside."""
     await Video.objects.filter(pk=pk).aupdate(progress=F("progress") + 1)
-    async with TaskLock(f"cancelled:inner:{pk}", blocking_timeout=20):
+    async with TaskLock(f"cancelled:inner:{pk}", blocking_timeout=120):
         await sync_to_async(list)(Video.objects.filter(pk__lte=pk))
         await asyncio.sleep(0.002)
     await current_claim().aupdate(hls_file=str(pk))
@@ -40,7 +40,7 @@ async def guarded(pk: int) -> None:
         await asyncio.sleep(0)
 
 
-@task_lock("cancelled:plain:{pk}", on_conflict="wait", blocking_timeout=20)
+@task_lock("cancelled:plain:{pk}", on_conflict="wait", blocking_timeout=120)
 async def plain(pk: int) -> None:
     """No row: only the body's own queries."""
     await Video.objects.acount()
@@ -48,7 +48,7 @@ async def plain(pk: int) -> None:
     await Video.objects.filter(pk=pk).aexists()
 
 
-@concurrency_limited("cancelled", 2, blocking_timeout=20)
+@concurrency_limited("cancelled", 2, blocking_timeout=120)
 async def limited(pk: int) -> None:
     """Two at once: most are cancelled while they wait for a permit."""
     await Video.objects.acount()

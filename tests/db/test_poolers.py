@@ -84,7 +84,7 @@ def test_it_is_one_and_pools_transactions(pooler: PgBouncer) -> None:
 
 
 def test_locks_are_taken_renewed_given_back_and_swept(pooler: PgBouncer) -> None:
-    with TaskLock("report", lease=2) as lock:
+    with TaskLock("report", lease=6) as lock:
         due = lock.lease.renew_at
         eventually(lambda: lock.lease.renew_at > due)  # the heartbeat comes through, too
         lock.ensure_held()
