@@ -6,7 +6,6 @@ import asyncio
 import gc
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -32,7 +31,7 @@ from django_tasklock.db.connections import Scope
 from django_tasklock.db.pools import figures
 from django_tasklock.db.threads import run_to_end
 from tests.support.database_pool import checked_out, needs_pool, pooled
-from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, raw_connection, states
+from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, heard, raw_connection, states
 from tests.support.stores import eventually
 from tests.testapp.models import Video
 
@@ -248,20 +247,9 @@ class TestBodies:
         assert not left
 
 
-@contextmanager
-def connects():
-    """How often this thread connects to the database meanwhile."""
-    made, here = [], threading.get_ident()
-
-    def note(connection, **details):
-        if threading.get_ident() == here:
-            made.append(connection.alias)
-
-    connection_created.connect(note)
-    try:
-        yield made
-    finally:
-        connection_created.disconnect(note)
+def mine(made):
+    """How often this thread was it who connected to the database."""
+    return sum(one["connection"] is connections["default"] for one in made)
 
 
 class TestHowOften:
@@ -277,11 +265,11 @@ class TestHowOften:
             current_claim().update(progress=40)
 
         connection.close()
-        with connects() as made:
+        with heard(connection_created) as made:
             for _ in range(10):
                 work(video.pk)
                 assert is_open() == (age != 0)
-        assert len(made) == times
+        assert mine(made) == times
         assert states(video) == ("ready", 40, 10)
 
     @pytest.mark.parametrize(
@@ -303,9 +291,9 @@ class TestHowOften:
             return is_open()
 
         connection.close()
-        with connects() as made:
+        with heard(connection_created) as made:
             assert work(video.pk) is held
-        assert len(made) == times
+        assert mine(made) == times
         assert not is_open()
 
 

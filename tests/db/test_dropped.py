@@ -12,38 +12,19 @@ from django.db.models import Case, F, Func, OuterRef, Q, Subquery, Value, When
 from django.db.models.expressions import RawSQL
 from django.db.models.functions import Now
 
-from django_tasklock import Claim, StaleClaim, TaskLock, current_claim, model_lock
+from django_tasklock import StaleClaim, TaskLock, current_claim, model_lock
 from django_tasklock.db import reconnect as dropped
 from django_tasklock.signals import claim_stale
 from tests.support.dropping import counted, unreachable
-from tests.support.guards import (
-    GUARD,
-    MEMORY,
-    ONCE,
-    answer_lost,
-    database_hangs_up,
-    elsewhere,
-    heard,
-    new_token,
-    states,
-)
+from tests.support.guards import ONCE, answer_lost, database_hangs_up, elsewhere, heard, states, take
 from tests.testapp.models import Note, Video
 
-pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings):
-    settings.TASKLOCK = MEMORY
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.tasklock("memory")]
 
 
 def only(*vendors):
     if connection.vendor not in vendors:
         pytest.skip(f"only on {' and '.join(vendors)}")
-
-
-def take(row, guard=GUARD):
-    return Claim.take(type(row), row.pk, guard, new_token())
 
 
 def notes():

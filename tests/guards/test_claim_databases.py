@@ -23,31 +23,21 @@ from django_tasklock.signals import claim_rejected, claim_stale, lock_released, 
 from tests.support.guards import (
     AGAIN,
     GUARD,
-    MEMORY,
     ONCE,
     answer_lost,
     database_hangs_up,
     elsewhere,
     heard,
-    new_token,
     states,
+    take,
 )
 from tests.support.struck import STRIKES, struck_end
 from tests.support.twins import thread_of
 from tests.testapp.models import Note, PlainVideo, Trailer, Video
 
-pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.tasklock("memory")]
 
 both = pytest.mark.parametrize("model", [Video, PlainVideo])
-
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings):
-    settings.TASKLOCK = MEMORY
-
-
-def take(row, guard: StateGuard = GUARD) -> Claim:
-    return Claim.take(type(row), row.pk, guard, new_token())
 
 
 def locked_body(model, body, guard: StateGuard = GUARD, **options):

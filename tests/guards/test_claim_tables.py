@@ -6,25 +6,16 @@ import pytest
 from django.db import connection
 from django.db.models import Exists, F, OuterRef, Q
 
-from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError
+from django_tasklock import StaleClaim, StateGuard, TaskLockError
 from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.signals import claim_stale
-from tests.support.guards import GUARD, MEMORY, heard, in_threads, new_token
+from tests.support.guards import GUARD, heard, in_threads, take
 from tests.support.twins import thread_of
 from tests.testapp.models import Channel, Clip, Feature, PlainFeature, Sequel, Work
 
-pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.tasklock("memory")]
 
 both = pytest.mark.parametrize("model", [Feature, PlainFeature])
-
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings):
-    settings.TASKLOCK = MEMORY
-
-
-def take(row, guard=GUARD):
-    return Claim.take(type(row), row.pk, guard, new_token())
 
 
 def says(row):

@@ -9,7 +9,6 @@ import pytest
 from django.db.models import F
 
 from django_tasklock import (
-    Claim,
     ConcurrencyLimiter,
     StaleClaim,
     TaskLockError,
@@ -18,17 +17,12 @@ from django_tasklock import (
     current_lock,
     model_lock,
 )
-from tests.support.guards import AGAIN, GUARD, MEMORY, elsewhere, in_threads, new_token, raw_connection, states
+from tests.support.guards import AGAIN, GUARD, elsewhere, in_threads, raw_connection, states, take
 from tests.testapp.models import Note, Video
 
 THREADS = 4
 TIMES = 10
-pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings: Any) -> None:
-    settings.TASKLOCK = MEMORY
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.tasklock("memory")]
 
 
 def test_many_who_claim_one_row_without_any_lock_agree_on_whose_it_is():
@@ -39,7 +33,7 @@ def test_many_who_claim_one_row_without_any_lock_agree_on_whose_it_is():
         """The epoch of each claim, and whether what it wrote beside the row was let in."""
         tried = []
         for _ in range(TIMES):
-            claim = Claim.take(Video, video.pk, AGAIN, new_token())
+            claim = take(video, AGAIN)
             noted = False
             try:
                 claim.update(progress=claim.epoch)
@@ -63,7 +57,7 @@ def test_many_who_claim_one_row_without_any_lock_agree_on_whose_it_is():
 
 def test_every_write_arrives_by_its_threads_own_connection_until_the_claim_is_overtaken():
     video = Video.objects.create()
-    claim = Claim.take(Video, video.pk, GUARD, new_token())
+    claim = take(video)
 
     def write() -> Any:
         for _ in range(TIMES):
@@ -74,7 +68,7 @@ def test_every_write_arrives_by_its_threads_own_connection_until_the_claim_is_ov
     assert len({id(one) for one in [*used, raw_connection()]}) == THREADS + 1
     assert states(video) == ("processing", THREADS * TIMES, 1)
 
-    Claim.take(Video, video.pk, GUARD, new_token())
+    take(video)
 
     def write_late() -> bool:
         with pytest.raises(StaleClaim):

@@ -13,7 +13,7 @@ from django.test.utils import CaptureQueriesContext
 
 from django_tasklock import Claim, GuardRejected, StaleClaim, StateGuard, TaskLockError, current_claim
 from django_tasklock.signals import claim_rejected, claim_stale
-from tests.support.guards import GUARD, ONCE, heard, new_token, states
+from tests.support.guards import GUARD, ONCE, heard, new_token, states, take
 from tests.testapp.models import Draft, Note, PlainVideo, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db]
@@ -22,11 +22,6 @@ STAYS = StateGuard(claim_from=["uploading"], claim_as="processing")
 """The end of a body leaves the state as it is."""
 
 both = pytest.mark.parametrize("model", [Video, PlainVideo])
-
-
-def take(row, guard: StateGuard = GUARD) -> Claim:
-    """A claim on the row, with a token of its own."""
-    return Claim.take(type(row), row.pk, guard, new_token())
 
 
 @pytest.mark.parametrize("used", [False, True], ids=["new", "used"])

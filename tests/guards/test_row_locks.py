@@ -9,20 +9,15 @@ from contextlib import suppress
 import pytest
 from django.db import OperationalError, connection
 
-from django_tasklock import Claim, GuardRejected, StaleClaim, TaskLock, TaskLockError, model_lock
+from django_tasklock import GuardRejected, StaleClaim, TaskLock, TaskLockError, model_lock
 from django_tasklock.db import reconnect
 from django_tasklock.guards import claim as claims
 from django_tasklock.operations import Actor, release_lock
 from django_tasklock.signals import claim_rejected
-from tests.support.guards import GUARD, MEMORY, elsewhere, heard, locked_row, new_token, states
+from tests.support.guards import GUARD, elsewhere, heard, locked_row, states, take
 from tests.testapp.models import PlainVideo, Video
 
-pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings):
-    settings.TASKLOCK = MEMORY
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.tasklock("memory")]
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +73,7 @@ class TestTheClaim:
         before = waits()
         with locked_row(row), heard(claim_rejected) as told:
             with pytest.raises(GuardRejected, match="another transaction holds a lock on the row") as caught:
-                Claim.take(Video, row.pk, GUARD, new_token())
+                take(row)
             assert (caught.value.reason, caught.value.state) == ("row_locked", None)
             assert [(one["pk"], one["state"], one["reason"]) for one in told] == [(row.pk, None, "row_locked")]
             assert waits() == before, "the session is as it was"
@@ -87,7 +82,7 @@ class TestTheClaim:
             with pytest.raises(GuardRejected):
                 call(row, on_conflict="wait")
             assert not TaskLock(name).locked()
-        Claim.take(Video, row.pk, GUARD, new_token()).finish()
+        take(row).finish()
         assert states(row)[0] == "ready"
 
     def test_a_row_that_is_not_committed_yet_is_missing(self):
@@ -95,9 +90,9 @@ class TestTheClaim:
         row = Video(pk=123_456)
         with locked_row(row, write=lambda: Video.objects.create(pk=row.pk)):
             with pytest.raises(GuardRejected) as caught:
-                Claim.take(Video, row.pk, GUARD, new_token())
+                take(row)
             assert caught.value.reason == "missing"
-        Claim.take(Video, row.pk, GUARD, new_token()).finish()
+        take(row).finish()
 
 
 class TestTheEnd:
@@ -133,7 +128,7 @@ class TestTheEnd:
     def test_it_is_sent_three_times_however_long_each_takes(self, monkeypatch):
         monkeypatch.setattr(reconnect, "CONTENDED", 0)
         monkeypatch.setattr(claims, "PATIENCE", 1e-9)
-        claim = Claim.take(Video, Video.objects.create().pk, GUARD, new_token())
+        claim = take(Video.objects.create())
         left = 2
 
         def refuses(execute, sql, params, many, context):

@@ -11,15 +11,10 @@ from django.db.backends.signals import connection_created
 
 from django_tasklock import StaleClaim, current_claim, model_lock
 from django_tasklock.signals import claim_stale
-from tests.support.guards import MEMORY, ONCE, database_hangs_up, elsewhere, heard, states
+from tests.support.guards import ONCE, database_hangs_up, elsewhere, heard, states
 from tests.testapp.models import Channel, Clip, Draft, Import, PlainVideo, Video
 
-pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
-
-
-@pytest.fixture(autouse=True)
-def _locks_in_memory(settings):
-    settings.TASKLOCK = MEMORY
+pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True), pytest.mark.tasklock("memory")]
 
 
 def run(row, body):

@@ -9,7 +9,7 @@ import pytest
 from django_tasklock import Claim, StaleClaim
 from django_tasklock.operations import Actor, release_lock
 from django_tasklock.signals import state_changed
-from tests.support.guards import GUARD, ONCE, answer_lost, elsewhere, heard, new_token, no_guards
+from tests.support.guards import ONCE, answer_lost, elsewhere, heard, no_guards, take
 from tests.support.sweeping import claimed, guarded_function, hold, swept
 from tests.testapp.models import Cassette, PlainTape, Tape, Video
 
@@ -58,7 +58,7 @@ class TestColumnsThatSaveSets:
     @pytest.mark.parametrize("end", [Claim.finish, Claim.fail, Claim.give_back])
     def test_a_claim_moves_them_with_each_write(self, model, end):
         row, other = aged(model.objects.create()), aged(model.objects.create())
-        claim = Claim.take(model, row.pk, ONCE, new_token())
+        claim = take(row, ONCE)
         assert moved(row)
         claim.update(progress=50)
         assert moved(row)
@@ -69,7 +69,7 @@ class TestColumnsThatSaveSets:
 
     def test_a_value_that_is_given_wins(self, model):
         row = model.objects.create()
-        Claim.take(model, row.pk, ONCE, new_token()).update(updated_at=LONG_AGO, version=8)
+        take(row, ONCE).update(updated_at=LONG_AGO, version=8)
         row.refresh_from_db()
         assert (row.updated_at, row.version) == (LONG_AGO, 8)
 
@@ -89,7 +89,7 @@ class TestSignal:
     def test_a_claim_and_its_writes_of_the_state(self, model, end, state, why):
         row = model.objects.create()
         with heard(state_changed) as told:
-            claim = Claim.take(model, row.pk, ONCE, new_token())
+            claim = take(row, ONCE)
             claim.update(progress=50)
             claim.update(status="packaging", progress=90)
             end(claim)
@@ -117,7 +117,7 @@ class TestSignal:
 
     def test_it_is_sent_after_the_commit_and_not_after_a_rollback_nor_by_a_stale_write(self):
         video = Video.objects.create()
-        stale = Claim.take(Video, video.pk, GUARD, new_token())
+        stale = take(video)
         seen = []
 
         def receiver(pk, new_state, **details):
@@ -125,7 +125,7 @@ class TestSignal:
 
         state_changed.connect(receiver)
         try:
-            claim = Claim.take(Video, video.pk, GUARD, new_token())
+            claim = take(video)
             with pytest.raises(StaleClaim):
                 stale.finish()
             with pytest.raises(ZeroDivisionError), claim.transaction():
@@ -148,7 +148,7 @@ class TestSignal:
         state_changed.connect(receiver)
         try:
             with heard(state_changed) as told:
-                Claim.take(Video, video.pk, ONCE, new_token()).finish()
+                take(video, ONCE).finish()
         finally:
             state_changed.disconnect(receiver)
         video.refresh_from_db()
@@ -160,7 +160,7 @@ class TestSignal:
         row = model.objects.create()
         with heard(state_changed) as told:
             with answer_lost("COMMIT") as lost:
-                claim = Claim.take(model, row.pk, ONCE, new_token())
+                claim = take(row, ONCE)
             assert lost
             with answer_lost("COMMIT") as lost:
                 claim.finish()
@@ -171,6 +171,6 @@ class TestSignal:
         ]
 
     def test_without_a_receiver_a_write_is_one_statement(self, django_assert_num_queries):
-        claim = Claim.take(Video, Video.objects.create().pk, ONCE, new_token())
+        claim = take(Video.objects.create(), ONCE)
         with django_assert_num_queries(1):
             claim.finish()

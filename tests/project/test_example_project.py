@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
+from tests.support.building import run
+from tests.support.pages import ROOT
 from tests.support.redis_server import RedisServer
 
-ROOT = Path(__file__).resolve().parents[2]
 SITE = ROOT / "example_project"
 
 PRELUDE = """
@@ -61,17 +61,7 @@ class Site(NamedTuple):
 
     def python(self, *arguments: str) -> str:
         """What a process of it prints."""
-        done = subprocess.run(
-            [sys.executable, "-W", "error", *arguments],
-            cwd=SITE,
-            env=self.environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        return run(sys.executable, "-W", "error", *arguments, cwd=SITE, **self.environment)
 
     def run(self, script: str) -> Any:
         """What a script inside of it answers."""
@@ -86,7 +76,7 @@ def site(tmp_path: Path, redis_server: RedisServer) -> Site:
         "REDIS_URL": f"redis://127.0.0.1:{redis_server.port}",
         "PYTHONPATH": os.pathsep.join([str(SITE), str(ROOT)]),
     }
-    return Site({**os.environ, **names})
+    return Site(names)
 
 
 def test_checks_pass_and_no_migration_is_missing(site: Site) -> None:

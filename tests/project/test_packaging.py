@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import configparser
-import os
 import re
-import shutil
-import subprocess
 import sys
 import sysconfig
 import tarfile
@@ -19,41 +16,15 @@ import yaml
 from django.core.management import call_command
 
 import django_tasklock
+from tests.support.building import build, copied, run
+from tests.support.pages import ROOT as PROJECT
 
-PROJECT = Path(__file__).resolve().parents[2]
 PACKAGE = PROJECT / "django_tasklock"
-MADE_HERE = shutil.ignore_patterns(
-    *(".venv*", ".git", ".tox", ".site", ".demo", ".screenshots", ".*_cache", ".hypothesis", "build", "dist"),
-    *("*.egg-info", "__pycache__"),
-)
-
-
-def made_here(folder: str, names: list[str]) -> set[str]:
-    """What a run has left in a folder of the project; what CI has kept is in ``.ci/cache``."""
-    return MADE_HERE(folder, names) | ({"cache"} if Path(folder).name == ".ci" else set())
-
-
-def run(*command: str | Path, cwd: Path, **environment: str) -> str:
-    done = subprocess.run(
-        command, cwd=cwd, env=os.environ | environment, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
-
-
-def build(what: str, tree: Path, out: Path) -> Path:
-    """``sdist`` or ``wheel`` of ``tree``, by the build backend itself: no network, nothing written here."""
-    call = f"import sys; from setuptools import build_meta as b; b.build_{what}(sys.argv[1])"
-    run(sys.executable, "-W", "error", "-c", call, out, cwd=tree)
-    [made] = out.glob("*.whl" if what == "wheel" else "*.tar.gz")
-    return made
 
 
 @pytest.fixture(scope="module")
 def sdist(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    tree = tmp_path_factory.mktemp("source") / "tree"
-    shutil.copytree(PROJECT, tree, ignore=made_here)
-    return build("sdist", tree, tmp_path_factory.mktemp("sdist"))
+    return build("sdist", copied(tmp_path_factory.mktemp("source") / "tree"), tmp_path_factory.mktemp("sdist"))
 
 
 @pytest.fixture(scope="module")

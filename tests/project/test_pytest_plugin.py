@@ -98,13 +98,6 @@ def test_the_fixture_and_the_marker(project: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.long
-@pytest.mark.parametrize("how", ["worksteal", "loadscope"])
-def test_in_parallel_and_in_any_distribution(project: Path, how: str) -> None:
-    assert "25 passed" in run_pytest(project, "-n", "2", "--dist", how)
-
-
-@pytest.mark.slow
 def test_for_all_tests_by_the_configuration(project: Path) -> None:
     (project / "pytest.ini").write_text("[pytest]\ntasklock_store = memory\n")
     said = run_pytest(project, "-k", "test_who_does_not_ask or test_by_the_marker or settings_own", code=1)

@@ -228,15 +228,6 @@ class TestKilling:
         testing.assert_locked("report")
         assert not TaskLock("report").acquire(blocking=False)
 
-    def test_it_is_free_after_its_lease(self, memory: str) -> None:
-        with TaskLock("report", lease=60):
-            testing.kill_holder("report")
-        testing.advance(59)
-        testing.assert_locked("report")
-        testing.advance(1)
-        with TaskLock("report"):
-            testing.assert_locked("report")
-
     @pytest.mark.django_db(transaction=True)
     @pytest.mark.parametrize("ends", [None, ValueError("too late")], ids=["returns", "raises"])
     def test_it_writes_nothing_to_its_row(self, memory: str, ends: Exception | None) -> None:

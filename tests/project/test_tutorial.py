@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -16,7 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.pages import DOCS, ROOT, Block, blocks_of
+from tests.support.building import build, copied
+from tests.support.pages import DOCS, Block, blocks_of
 from tests.support.redis_server import RedisServer
 
 pytestmark = pytest.mark.slow
@@ -24,7 +24,6 @@ pytestmark = pytest.mark.slow
 SERVER = "redis://localhost:6379"
 PATIENCE = 120
 """Seconds after which a reader thinks that it does not work."""
-MADE_HERE = shutil.ignore_patterns(".*", "build", "dist", "*.egg-info", "__pycache__")
 SHELL = """
 import json, sys, traceback
 import django
@@ -137,12 +136,7 @@ class Reader:
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
     """What would be on PyPI."""
-    tree = tmp_path / "tree"
-    shutil.copytree(ROOT, tree, ignore=MADE_HERE)
-    call = "import sys; from setuptools import build_meta; build_meta.build_wheel(sys.argv[1])"
-    subprocess.run([sys.executable, "-c", call, tmp_path], cwd=tree, check=True, capture_output=True, timeout=300)
-    [made] = tmp_path.glob("*.whl")
-    return made
+    return build("wheel", copied(tmp_path / "tree"), tmp_path)
 
 
 @pytest.fixture

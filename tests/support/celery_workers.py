@@ -76,14 +76,14 @@ class Worker:
         """Of the main process, which is the group's leader."""
         return self.process.pid
 
-    def wait_until_ready(self, seconds: float = PATIENCE) -> None:
+    def wait_until_ready(self) -> None:
         """Until it takes messages."""
 
         def ready() -> bool:
             assert self.process.poll() is None, f"{self.name} ended with {self.process.returncode}:\n{self.log()}"
             return self._ready.exists()
 
-        eventually(ready, seconds, lambda: f"{self.name} is ready\n{self.log()}")
+        eventually(ready, PATIENCE, lambda: f"{self.name} is ready\n{self.log()}")
 
     def log(self) -> str:
         """What it said so far."""

@@ -44,10 +44,9 @@ def scripts(cluster: Cluster) -> list[int]:
 class Waiting:
     """Somebody who waits for a lock, in a thread of this process."""
 
-    def __init__(self, backend: RedisBackend, name: str, looks: float = 1.0) -> None:
+    def __init__(self, backend: RedisBackend, name: str) -> None:
         self.backend = backend
         self.request = an_ask(name)
-        self.looks = looks
         self.granted: Grant | None = None
         self._over = threading.Event()
         self.thread = threading.Thread(target=self._wait, daemon=True)
@@ -58,7 +57,7 @@ class Waiting:
                 try:
                     answer: Any = waiter.acquire()
                     if not isinstance(answer, Grant):
-                        answer = waiter.wait(self.looks)
+                        answer = waiter.wait(1.0)
                 except BackendUnavailable:
                     time.sleep(0.05)
                     continue

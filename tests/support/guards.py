@@ -14,7 +14,7 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import F, Q
 from django.dispatch import Signal
 
-from django_tasklock import StateGuard, TaskLock
+from django_tasklock import Claim, StateGuard, TaskLock
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.guards.guard import Guarded, registered, replace_registered
 from tests.support.stores import eventually
@@ -38,6 +38,7 @@ __all__ = [
     "only_guards",
     "raw_connection",
     "states",
+    "take",
 ]
 
 T = TypeVar("T")
@@ -83,6 +84,11 @@ def only_guards(guards: Iterable[Guarded]) -> Iterator[None]:
 def new_token() -> str:
     """A token as locks make them."""
     return os.urandom(16).hex()
+
+
+def take(row: Any, guard: StateGuard = GUARD) -> Claim:
+    """A claim on the row, with a token of its own."""
+    return Claim.take(type(row), row.pk, guard, new_token())
 
 
 def states(row: Any) -> tuple[Any, ...]:

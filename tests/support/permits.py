@@ -9,16 +9,14 @@ import redis
 
 from django_tasklock.types import AcquireRequest
 from tests.support import environment
-from tests.support.stores import clear, new_token
+from tests.support.stores import an_ask, clear
 
 __all__ = ["a_request", "clear_permits", "lapse"]
 
 
-def a_request(
-    name: str, limit: int, token: str | None = None, *, ttl: int = 60_000, hold: int = 3_600_000, holder: str = "{}"
-) -> AcquireRequest:
+def a_request(name: str, limit: int, token: str | None = None, *, ttl: int = 60_000) -> AcquireRequest:
     """A request for a permit, by a new holder unless a token is given."""
-    return AcquireRequest(name, token or new_token(), ttl, hold, holder, limit=limit)
+    return an_ask(name, token, ttl=ttl, limit=limit)
 
 
 def clear_permits(store: str) -> None:

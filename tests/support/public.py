@@ -54,9 +54,9 @@ def in_store(store: str, settings: Any, **more: Any) -> Iterator[str]:
 
 
 @contextmanager
-def raw_redis(url: str = _URL) -> Iterator[redis.Redis]:
+def raw_redis() -> Iterator[redis.Redis]:
     """A client as redis-cli is one: it knows nothing of locks."""
-    client = redis.Redis.from_url(url, decode_responses=True)
+    client = redis.Redis.from_url(_URL, decode_responses=True)
     try:
         yield client
     finally:

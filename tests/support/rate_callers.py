@@ -73,11 +73,11 @@ def callers(crew: Crew, number: int) -> list[Worker]:
     return crew.hire_many(number, CALLER)
 
 
-def times(workers: list[Worker], code: str, seconds: float = 60) -> list[tuple[float, int]]:
+def times(workers: list[Worker], code: str) -> list[tuple[float, int]]:
     """What all of them did when told ``code`` at once: (time, units), in order."""
     for worker in workers:
         worker.start(code)
-    return sorted(tuple(one) for worker in workers for one in worker.done(seconds))
+    return sorted(tuple(one) for worker in workers for one in worker.done(60))
 
 
 def most_within(calls: list[tuple[float, int]], window: float) -> int:

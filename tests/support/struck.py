@@ -99,8 +99,8 @@ def stack(frame: Any) -> str:
 
 
 @contextmanager
-def struck_at(number: int, error: type[BaseException] = Struck) -> Iterator[list[str]]:
-    """Raise ``error`` the so-manieth time that a signal handler of this thread could run in our code; says where.
+def struck_at(number: int) -> Iterator[list[str]]:
+    """Raise ``Struck`` the so-manieth time that a signal handler of this thread could run in our code; says where.
 
     That is when a function of ours begins, and after each call of one in C.
     """
@@ -118,12 +118,12 @@ def struck_at(number: int, error: type[BaseException] = Struck) -> Iterator[list
         if "__del__" in where:
             return  # an exception that is raised in there is lost
         struck.append(where)
-        raise error
+        raise Struck
 
     sys.setprofile(look)
     try:
         yield struck
-    except error:
+    except Struck:
         pass
     finally:
         sys.setprofile(None)

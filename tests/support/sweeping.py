@@ -105,13 +105,13 @@ def found(report: SweepReport, kind: str) -> Finding:
     return finding
 
 
-def between_passes(monkeypatch: Any, happens: Callable[[], object], times: int = 1) -> list[float]:
-    """Let something happen after the first look of each class that found anything; the pauses that were asked for."""
+def between_passes(monkeypatch: Any, happens: Callable[[], object]) -> list[float]:
+    """Let something happen after the first look that found anything; the pauses that were asked for."""
     pauses: list[float] = []
 
     def sleep(pause: float) -> None:
         pauses.append(pause)
-        if len(pauses) <= times:
+        if len(pauses) == 1:
             happens()
 
     monkeypatch.setattr(stream, "sleep", sleep)
