@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-
 import pytest
 
-from tests.support.celery_site import journal, tasks
+from tests.support.celery_site import tasks
 from tests.support.celery_site.journal import Event, most_at_once
 from tests.support.guards import states
-from tests.support.processes import processes
-from tests.support.stores import eventually
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
@@ -43,17 +36,6 @@ def test_a_task_runs_in_a_worker_and_is_seen_from_here(celery_site, pool):
     assert celery_site.lock(name) is None
     assert states(video)[:2] == ("ready", 100)
     assert [one.event for one in celery_site.events(key=video.pk)] == ["start", "end"]
-
-
-@pytest.mark.slow
-def test_no_worker_outlives_tests_that_are_killed(tmp_path):
-    environment = {**os.environ, journal.ENVIRONMENT: str(tmp_path / "journal")}
-    code = _SOMEBODY.format(folder=str(tmp_path))
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE) as somebody:
-        group = int(somebody.stdout.readline())
-        assert any(one.group == group for one in processes())
-        somebody.send_signal(signal.SIGKILL)
-    eventually(lambda: not any(one.group == group for one in processes()))
 
 
 _SOMEBODY = """

@@ -6,7 +6,7 @@ Outside of a message there is nothing to put aside: there the words of Celery ra
 from __future__ import annotations
 
 import pytest
-from celery import Celery, chain, chord, group
+from celery import Celery, chain
 
 from django_tasklock import TaskLockAcquireError, task_lock
 from django_tasklock.celery import parked_messages
@@ -14,7 +14,6 @@ from django_tasklock.celery.broker import visibility_timeout
 from django_tasklock.celery.delivery import defer as busy
 from django_tasklock.celery.delivery.defer import backoff
 from django_tasklock.conf import WORDS
-from tests.support.celery_site.journal import most_at_once
 from tests.support.celery_site.redelivery_tasks import DECORATED, collect, late_once, linked, patient
 from tests.support.guards import GUARD, held_by_another, states
 from tests.support.once_app import once_app
@@ -59,22 +58,6 @@ class TestOnWorkers:
                     assert busy_site.workers[0].log().count(f"[{result.id}] received") == 1
         assert len(busy_site.events("start")) == 1
         assert busy_site.waiting() == 0
-
-    def test_a_member_of_a_group_or_chord_is_skipped_instead_of_rejected(self, busy_site):
-        """Whoever waits for its result would wait for ever."""
-        header = [late_once.s("a"), late_once.s("b")]
-        members = [result.get(timeout=20) for result in group(header).apply_async().results]
-        assert [value["status"] for value in members] == ["skipped", "success"]
-        values = chord(header)(collect.s("c")).get(timeout=20)
-        assert sorted(value["status"] for value in values) == ["skipped", "success"]
-
-    def test_wait_is_woken_by_the_release(self, busy_site):
-        result = busy_site.publish("late_once", "a", once={"on_conflict": "wait"})
-        busy_site.wait_until(lambda: busy_site.lock("hold:a").waiting == 1)
-        busy_site.gate_of_a.open()
-        assert busy_site.outcome(result)[1]["status"] == "success"
-        assert len(busy_site.events("start", "a")) == 2
-        assert most_at_once(busy_site.events(key="a")) == 1
 
     def test_a_retry_after_a_conflict_runs_as_it_was_published(self, celery_site):
         """With its place in a chain, its callbacks, its priority, and none of its own retries spent (8.24)."""

@@ -47,7 +47,7 @@ class Members:
 
     def nothing_left(self):
         self.gate.open()
-        self.site.wait_until(lambda: not parked_messages(self.name) and self.site.lock(self.name) is None, 10)
+        self.site.wait_until(lambda: not parked_messages(self.name) and self.site.lock(self.name) is None)
 
 
 @pytest.fixture

@@ -21,6 +21,7 @@ def is_refused(answer):
     return (answer["reason"] if isinstance(answer, dict) else answer) in {*REFUSED, "already_processing"}
 
 
+@pytest.mark.quick
 @pytest.mark.parametrize("way", WAYS)
 def test_a_task_that_calls_itself(celery_site, way):
     """Here: the outer run is one of the same way. What a call has taken it has given back."""

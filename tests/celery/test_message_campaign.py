@@ -171,7 +171,7 @@ def fight(site: Site, kills: int, longest: float) -> list[float]:
 
 def test_a_short_one(site: Site) -> None:
     delays = fight(site, 2, longest=3.0)
-    assert delays[-1] < LEASE + 8, "on a machine that is busy with other tests"
+    assert delays[-1] < LEASE + 15, "on a machine that is busy with other tests"
 
 
 @pytest.mark.slow

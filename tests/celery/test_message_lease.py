@@ -37,7 +37,7 @@ pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixt
 SITE_TASKS = ["tests.support.celery_site.once_tasks"]
 LEASE = 4.0
 LATE: dict[str, Any] = {"task_acks_late": True, "task_reject_on_worker_lost": True}
-SLACK = 6.0
+SLACK = 15.0
 """Seconds that a start may take beside the lease on a machine that is busy with other tests."""
 PATIENCE = 90.0
 """Seconds within which all else happens there."""
@@ -294,26 +294,6 @@ def test_a_broker_s_user_without_a_right_to_what_only_informs(site: Site, broker
     for command in ("time", "info"):
         assert limited.log().count(f"run: ACL SETUSER site +{command}\n") == 1
         assert limited.log().count(f"the broker refuses {command.upper()} to the user 'site'") == 1
-
-
-@pytest.mark.broker
-def test_rabbitmq_needs_none(celery_site: Site) -> None:
-    """There a dead worker's message comes back at once; so it does here, after the lease."""
-    celery_site.configure(tasklock={"MESSAGE_LEASE": LEASE}, **LATE)
-    gate = celery_site.gate()
-    first = celery_site.worker()
-    celery_site.publish("hold", "long", until=gate)
-    celery_site.started("long")
-    second = celery_site.worker()
-    first.kill()
-    died = celery_site.events("killed")[-1].time
-    again = celery_site.started("long", 2)
-    assert again.pid in second.children()
-    assert again.time - died < SLACK + (0 if celery_site.is_amqp else LEASE)
-    if celery_site.is_amqp:
-        assert marks.read_marks(celery_site.app) == []
-    gate.open()
-    celery_site.wait_until(lambda: celery_site.events("end"))
 
 
 class TestTheSweep:

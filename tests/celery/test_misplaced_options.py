@@ -86,12 +86,6 @@ class TestOfACall:
         task.s().stamp(key="stamp").apply_async()
         assert len(app.all()) == 2
 
-    def test_a_misspelt_one_of_once(self, app):
-        task = app.task(key="a")
-        for call in (lambda: task.once(timout=5), lambda: task.apply_async(once={"timout": 5})):
-            with pytest.raises(TaskLockError, match=r"unknown option timout .did you mean 'timeout'"):
-                call()
-
 
 def test_one_app_s_settings_stay_its_own(app):
     """A task of one app must not bind ``OnceTask`` itself: every task of every other app would inherit its settings."""

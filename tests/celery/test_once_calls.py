@@ -9,7 +9,6 @@ from datetime import timedelta
 
 import pytest
 from celery import chain
-from celery.signals import before_task_publish
 
 from django_tasklock import TaskLock, TaskLockError
 from django_tasklock.backends import get_backend
@@ -211,21 +210,3 @@ def test_wrong_arguments(app, options):
             task.apply_async(args, kwargs)
     assert app.all() == []
     assert get_backend().records() == []
-
-
-def test_queued_by_a_publisher_that_knows_nothing_of_the_task(celery_site, monkeypatch):
-    """Another project sends it by its name: its place in the line is the one it arrived in, and it keeps it."""
-    worker = celery_site.worker(concurrency=2)
-    gate = celery_site.gate()
-    full = celery_site.task("queued_hold").name
-    monkeypatch.setattr(before_task_publish, "receivers", [])
-    results = [celery_site.app.send_task(full, ("a",), {"until": gate})]
-    celery_site.started("a")
-    for number in range(3):
-        results.append(celery_site.app.send_task(full, ("a",), {"number": number}))
-        celery_site.wait_until(lambda number=number: len(parked_messages("hold:a")) == number + 1)
-    gate.open()
-    for result in results:
-        assert celery_site.outcome(result)[0] == "SUCCESS"
-    assert [event.more.get("number") for event in celery_site.events("start", key="a")] == [None, 0, 1, 2]
-    assert worker.log().count("queue: lock") < 6  # each is put aside once, or nearly

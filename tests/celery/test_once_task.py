@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from celery.exceptions import Reject
 from django.db import transaction
 
 from django_tasklock import TaskLock, TaskLockAcquireError, TaskLockError, current_lock, task_lock
@@ -233,37 +232,6 @@ class TestDirectAndEager:
             else:
                 with pytest.raises(TaskLockAcquireError):
                     elsewhere(task)
-
-    @pytest.mark.django_db(transaction=True)
-    @pytest.mark.parametrize(
-        ("way", "on_conflict", "expected"),
-        [
-            ("call", "wait", "TaskLockAcquireError"),
-            ("call", "reject", "TaskLockAcquireError"),
-            ("apply", "wait", "TaskLockAcquireError"),
-            ("apply", "reject", "RejectedHere"),
-            ("message", "queue", "TaskLockAcquireError"),
-            ("message", "skip", "skipped"),
-        ],
-    )
-    def test_a_task_that_calls_itself_does_not_wait_for_itself(self, app, way, on_conflict, expected):
-        """Gold standard 8.22."""
-
-        def body(self, depth=0):
-            if depth:
-                return "inner"
-            try:
-                inner = self(depth=1) if way == "call" else self.apply(kwargs={"depth": 1}).result
-            except (TaskLockAcquireError, Reject) as error:
-                return type(error).__name__
-            return inner["status"] if isinstance(inner, dict) else type(inner).__name__
-
-        task = app.task(body, bind=True, key="a", on_conflict=on_conflict)
-        if way == "message":
-            task.delay()
-            assert app.run()[1] == expected
-        else:
-            assert (task() if way == "call" else task.apply().get()) == expected
 
     @pytest.mark.parametrize(
         ("on_conflict", "state"), [("skip", "SUCCESS"), ("raise", "FAILURE"), ("reject", "REJECTED")]

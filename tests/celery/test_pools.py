@@ -47,7 +47,7 @@ class TestGevent:
         waiters = [celery_site.publish("waiting_hold", "a") for _ in range(2)]
         celery_site.wait_until(lambda: celery_site.locks.zcard("task_lock#queue:hold:a") == len(waiters))
         for number in range(5):
-            assert celery_site.outcome(celery_site.publish("hold", number), 10)[0] == "SUCCESS"
+            assert celery_site.outcome(celery_site.publish("hold", number))[0] == "SUCCESS"
         assert len(celery_site.events("start", "a")) == 1
         gate.open()
         for result in (first, *waiters):
@@ -68,10 +68,10 @@ class TestGevent:
 
     def test_a_late_heartbeat_is_logged(self, celery_site):
         """Gold standard 8.11: and the lock is not lost, if the lease is longer."""
-        celery_site.configure(lease=9)  # late is who is so by a third of it
+        celery_site.configure(lease=12)  # late is who is so by a third of it
         server = celery_site.worker(pool="gevent")
         one = Begun(
-            celery_site, "once_video", "hogs 7", True, {}
+            celery_site, "once_video", "hogs 9", True, {}
         )  # and sits: the heartbeat gets its turn before the end
         lines = celery_site.wait_until(lambda: [line for line in server.log().splitlines() if "heartbeat: " in line])
         assert len(lines) == 1

@@ -11,7 +11,6 @@ from operator import itemgetter
 
 import pytest
 import redis
-from celery import chord, group
 
 from django_tasklock.celery import count_parked, parked_messages
 from django_tasklock.models import ParkedMessage
@@ -68,20 +67,6 @@ def test_200_messages_of_one_key_over_two_workers(celery_site):
     assert sum(worker.log().count("] received") for worker in workers) == 2 * MESSAGES - 1 + OTHERS
 
 
-@pytest.mark.broker
-@pytest.mark.parametrize("task", ["queueing_hold", pytest.param("queued_hold", marks=pytest.mark.quick)])
-def test_parked_and_run(celery_site, task):
-    celery_site.worker(concurrency=2)
-    gate, first = held(celery_site, task)
-    second = celery_site.publish(task, "a")
-    celery_site.wait_until(lambda: celery_site.is_parked(second))
-    assert celery_site.outcome(celery_site.publish("hold", "b"))[0] == "SUCCESS"
-    gate.open()
-    for result in (first, second):
-        assert celery_site.outcome(result) == ("SUCCESS", {"status": "success", "key": "a"})
-    assert most_at_once(celery_site.events(key="a")) == 1
-
-
 def test_the_holder_is_killed_and_the_broker_flushed(celery_site):
     """What is parked is not in the broker. Another worker's promoter finds it; it runs in order, and once each."""
     celery_site.configure(lease=4)
@@ -98,34 +83,18 @@ def test_the_holder_is_killed_and_the_broker_flushed(celery_site):
     assert [one.task_id for one in celery_site.events("start", "a")][1:] == [result.id for result in results]
 
 
-@pytest.mark.parametrize("first_one", ["dies", "ends"])
-def test_a_duplicate_is_put_off_until_the_work_is_done(celery_site, first_one):
-    """Acknowledged late, delivered again while it runs."""
-    celery_site.configure(lease=4, visibility_timeout=1)
-    worker = celery_site.worker(concurrency=1)
-    gate, result = held(celery_site, "late_hold", once={"on_conflict": "queue"})
-    other = celery_site.worker(concurrency=1)
-    celery_site.wait_until(lambda: "duplicate: lock" in worker.log() + other.log(), 30)
-    if first_one == "dies":
-        started_by = celery_site.started("a").pid
-        (worker if started_by in [one.pid for one in worker.members()] else other).kill()
-    gate.open()
-    assert celery_site.outcome(result)[0] == "SUCCESS"
-    celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
-    assert len(celery_site.events("start", "a")) == (2 if first_one == "dies" else 1)
-
-
 class TestPages:
     """Of messages that replace themselves."""
 
     @pytest.mark.parametrize("kind", ["once", "decorated"])
     def test_the_next_one_has_the_place_of_the_one_before(self, celery_site, kind, monkeypatch):
         """As a retry has, and nobody waits for a message that is there."""
-        monkeypatch.delenv(queue_tasks.QUICK)  # what is put right by a promoter takes ten seconds
+        monkeypatch.delenv(queue_tasks.QUICK)
+        celery_site.configure(tasks=("tests.support.celery_site.no_promoter",))
         celery_site.worker(concurrency=4)
         line = [celery_site.publish(f"{kind}_queue_pages", "a", number) for number in range(4)]
         for number, result in enumerate(line):
-            assert celery_site.outcome(result, 8) == ("SUCCESS", [number, 2])
+            assert celery_site.outcome(result) == ("SUCCESS", [number, 2])
         pages = [(one.more["number"], one.more["page"]) for one in celery_site.events("page", "a")]
         assert sorted(pages, key=itemgetter(0)) == list(product(range(4), range(3)))
         celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
@@ -173,29 +142,3 @@ class TestCoalesce:
         assert [one.more for one in celery_site.events("start", "a")] == [{}, {"number": 299}]
         celery_site.wait_until(lambda: not ParkedMessage.objects.exists())
         celery_site.wait_until(lambda: celery_site.lock("hold:a") is None)
-
-    @pytest.mark.quick
-    def test_two_wait_for_one(self, celery_site):
-        """A decorated task."""
-        celery_site.worker(concurrency=2)
-        gate, first = held(celery_site, "decorated_coalesce")
-        older = celery_site.publish("decorated_coalesce", "a", number=1)
-        celery_site.wait_until(lambda: count_parked("hold:a") == 1)
-        newer = celery_site.publish("decorated_coalesce", "a", number=2)
-        assert celery_site.outcome(older) == ("SUCCESS", COALESCED)
-        gate.open()
-        assert celery_site.outcome(newer)[1]["status"] == "success"
-        assert [one.task_id for one in celery_site.events("start", "a")] == [first.id, newer.id]
-
-    def test_no_chord_hangs(self, celery_site):
-        """A replaced member has a result, so the others are not waited for in vain."""
-        celery_site.worker(concurrency=2)
-        gate, _ = held(celery_site, "coalescing_hold")
-        task = celery_site.task("coalescing_hold")
-        whole = chord(group(task.s("a", number=number) for number in range(5)), queue_tasks.told.s("chord"))
-        whole = whole.apply_async()
-        celery_site.wait_until(lambda: len([one for one in whole.parent.results if one.ready()]) == 4)
-        gate.open()
-        assert celery_site.outcome(whole.id)[0] == "SUCCESS"
-        reasons = [one.get("reason", one["status"]) for one in celery_site.events("told", "chord")[0].more["result"]]
-        assert sorted(reasons) == ["coalesced"] * 4 + ["success"]

@@ -134,7 +134,7 @@ class TestEndings:
         celery_site.configure(visibility_timeout=2)
         celery_site.worker(concurrency=1)
         celery_site.outcome(celery_site.publish("rated_slow", "a"))
-        expires = celery_site.publish("rated_slow", "b", options={"expires": 1.5})
+        expires = celery_site.publish("rated_slow", "b", options={"expires": 4})
         revoked = celery_site.publish("rated_slow", "c")
         waits(celery_site, 2)
         celery_site.app.control.revoke(revoked.id)
@@ -257,8 +257,8 @@ class TestOneMessage:
             rate_limited("x", "1/s")(outside(lambda: None))
 
     def test_direct_and_eager_calls_wait_here(self, app, name):
-        full(RateLimiter(name, "9/s"), 8)
         task, before = limited(app, name, "9/s"), monotonic()
+        full(RateLimiter(name, "9/s"), 8)
         assert task.apply().get() == "ran"
         assert task() == "ran"
         assert monotonic() > before + 0.9

@@ -17,15 +17,16 @@ __all__ = ["KINDS", "LEASE", "PROMPT", "Begun", "begin", "revoke"]
 KINDS = ("once_video", "locked_video")
 """The same task as a ``OnceTask`` and decorated, of ``celery_site.ending_tasks``."""
 LEASE = 60.0
-PROMPT = 10.0
-"""Seconds within which a key must be free that need not wait for its lease: mostly it takes 0.2 s."""
+PROMPT = LEASE / 2
+"""Seconds within which a key must be free that need not wait for its lease: mostly it takes 0.2 s, and five where the
+pool hears of a dead child by its own look alone."""
 
 
 class Begun:
     """A message for a row of its own. It ends as ``how`` says, at once or when its ``gate`` is opened."""
 
     def __init__(self, site: Site, kind: str, how: str, sits: bool, options: dict[str, Any]) -> None:
-        self.site = site
+        self.site, self.kind = site, kind
         self.video = Video.objects.create()
         self.name = f"video:{self.video.pk}"
         self.gate = site.gate() if sits else None

@@ -11,22 +11,10 @@ from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import ENVIRONMENT
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 
-__all__ = ["late_unique", "source_test", "unique_hold"]
+__all__ = ["source_test"]
 
 
 @shared_task(name="tasks1", base=OnceTask, **BY_SETTINGS)
 def source_test(*args: Any, **kwargs: Any) -> dict[str, Any]:
     """``test`` of source 004, which sleeps for a minute there; here until the test has seen enough."""
     return hold_here("tasks1", until=f"{os.environ[ENVIRONMENT]}.gate", args=args, kwargs=kwargs)
-
-
-@shared_task(base=OnceTask, key="u:{key}", unique="until_finish", **BY_SETTINGS)
-def unique_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
-    """One under way until it has ended."""
-    return hold_here(key, seconds, until, **more)
-
-
-@shared_task(base=OnceTask, key="u:{key}", unique="until_finish")
-def late_unique(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
-    """Comes back if its worker dies."""
-    return hold_here(key, seconds, until, **more)

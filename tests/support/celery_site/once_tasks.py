@@ -6,13 +6,12 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-__all__ = ["coalescing_hold", "guarded_queue", "late_hold", "once_hold", "queued_hold", "queueing_hold"]
+__all__ = ["coalescing_hold", "guarded_queue", "late_hold", "once_hold", "queued_hold"]
 
 
 @shared_task(base=OnceTask, key="hold:{key}", **BY_SETTINGS)
@@ -50,10 +49,3 @@ def coalescing_hold(key: str, seconds: float = 0.0, until: str | None = None, **
 def guarded_queue(video_id: int, seconds: float = 0.0, until: str | None = None) -> dict[str, Any]:
     """Claims the row."""
     return hold_here(video_id, seconds, until)
-
-
-@shared_task
-@task_lock("hold:{key}", on_conflict="queue")
-def queueing_hold(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
-    """A decorated task that is parked if busy."""
-    return hold_here(key, seconds, until, **more)

@@ -17,7 +17,7 @@ from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import GUARD
 from tests.testapp.models import Video
 
-__all__ = ["QUICK", "coalescing_video", "counting_queue", "decorated_coalesce", "short_queue", "storm", "told"]
+__all__ = ["QUICK", "coalescing_video", "counting_queue", "short_queue", "storm", "told"]
 
 QUICK = "TASKLOCK_SITE_QUICK"
 """Set by a test, in the environment of its workers: promoters look every second, and wait two for what they sent."""
@@ -89,16 +89,9 @@ def _pages(word: str, *, decorated: bool) -> None:
         shared_task(base=OnceTask, key="hold:{key}", on_conflict=word, **options)(pages)
 
 
-for _word in ("queue", "coalesce", "skip", "reject"):
-    for _decorated in (False, True):
-        _pages(_word, decorated=_decorated)
-
-
-@shared_task
-@task_lock("hold:{key}", on_conflict="coalesce")
-def decorated_coalesce(key: str, seconds: float = 0.0, until: str | None = None, **more: Any) -> dict[str, Any]:
-    """A decorated task of which at most one waits."""
-    return hold_here(key, seconds, until, **more)
+_pages("queue", decorated=True)
+for _word in ("queue", "coalesce", "reject"):
+    _pages(_word, decorated=False)
 
 
 @shared_task

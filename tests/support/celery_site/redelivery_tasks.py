@@ -48,13 +48,6 @@ def late_once(key: str, seconds: float = 0.0, until: str | None = None, **more: 
     return hold_here(key, seconds, until, **more)
 
 
-@shared_task(**LATE)
-@model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, on_conflict="skip")
-def late_video(video_id: int, until: str | None = None) -> dict[str, Any]:
-    """Claims the row; comes back if its worker dies."""
-    return hold_here(video_id, 0.0, until)
-
-
 @shared_task(takeovers=1, **LATE)
 @model_lock(Video, "video:{video_id}", pk="video_id", guard=GUARD, on_conflict="queue")
 def frail_video(video_id: int, until: str | None = None) -> dict[str, Any]:
