@@ -15,13 +15,11 @@ from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.signals import task_retry
 from django.db import transaction
 from django.db.models import F
-from kombu.serialization import dumps
 
 from django_tasklock import (
     Claim,
     StaleClaim,
     StateGuard,
-    TaskLock,
     TaskLockError,
     current_claim,
     current_lock,
@@ -126,22 +124,6 @@ class TestTasks:
         report.delay("monday", pages=5)
         assert len(app.all()) == 3
 
-    def test_a_skip_can_be_a_result(self, task):
-        report = task(lambda day: pytest.fail("the body ran"), lock=report_lock)
-        with TaskLock("celery-report:monday"):
-            skipped = elsewhere(lambda: report("monday"))
-        assert skipped["reason"] == "already_processing"
-        assert json.loads(dumps(skipped, serializer="json")[2]) == skipped
-
-    def test_a_row_that_was_deleted_after_the_task_was_published(self, app, task):
-        """Gold standard 8.29: the name needs no row, and a row that is gone may be one that is not committed yet."""
-        video = Video.objects.create()
-        task(lambda video_id: "ran").delay(video.pk)
-        name = f"celery-video:{video.pk}"
-        video.delete()
-        assert app.run()[0] == "RETRY"
-        assert not TaskLock(name).locked()
-
     def test_a_row_and_a_second_name_are_locked_with_the_token_in_the_row(self, app, task):
         video = Video.objects.create()
 
@@ -165,20 +147,6 @@ class TestTasks:
 
 
 class TestTheLockOfATask:
-    @pytest.mark.parametrize("options", [{"bind": True}, {"autoretry_for": (ValueError,)}], ids=["bound", "autoretry"])
-    def test_answers_before_one_publishes(self, task, options):
-        body = (lambda self, video_id: None) if "bind" in options else (lambda video_id: None)
-        lock = task(body, **options).lock
-        assert lock.name(video_id=42) == "celery-video:42"
-        assert not lock.is_locked(video_id=42)
-        with TaskLock("celery-video:42"):
-            assert lock.is_locked(video_id=42)
-            assert lock.is_locked(42)  # a bound task's ``self`` is no argument of its message
-            assert lock.info(video_id=42).name == "celery-video:42"
-            assert not lock.is_locked(43)
-        with pytest.raises(TaskLockError, match="also needs video_id"):  # an error, not a no
-            lock.is_locked(video=42)
-
     def test_a_task_without_a_lock_says_so(self, app):
         unlocked = app.task(base=Task)
         assert not hasattr(unlocked, "lock")

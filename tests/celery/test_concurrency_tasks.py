@@ -14,7 +14,6 @@ from celery import chord, group
 from django_tasklock import (
     ConcurrencyLimiter,
     TaskLockAcquireError,
-    TaskLockError,
     concurrency_limited,
     current_limiter,
     get_lock_info,
@@ -157,16 +156,3 @@ class TestFunctions:
                 work()
         assert work.limiter.info().used == 0
         assert not work.lock.is_locked()
-
-    @pytest.mark.parametrize(
-        ("options", "what"),
-        [
-            ({"on_conflict": "explode"}, "on_conflict must be one of 'skip', 'raise', 'wait', 'retry', 'reject'"),
-            ({"on_conflict": "queue"}, r"on_conflict='queue' is for locks: .* use 'retry'"),
-            ({"on_conflict": "skip", "blocking_timeout": 3}, "blocking_timeout goes with on_conflict='wait'"),
-            ({"limit": 0}, "a limit must be a whole number"),
-        ],
-    )
-    def test_what_cannot_work_is_refused_at_decoration(self, options, what):
-        with pytest.raises(TaskLockError, match=what):
-            concurrency_limited("x", **{"limit": 3, **options})(lambda: None)

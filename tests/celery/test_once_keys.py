@@ -53,14 +53,6 @@ class TestSameArguments:
         assert first == second
         assert len({first, *others}) == 3
 
-    def test_autoretry_wraps_the_body(self, app):
-        task = app.task(lambda self, x, y=2: None, bind=True, autoretry_for=(ValueError,))
-        assert hasattr(task, "_orig_run")
-        task.delay(1)
-        task.delay(y=2, x=1)
-        first, second = keys(app)
-        assert first == second == task.lock.name(x=1)
-
 
 class Colour(enum.Enum):
     RED = 1

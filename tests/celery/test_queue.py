@@ -86,13 +86,12 @@ def test_the_holder_is_killed_and_the_broker_flushed(celery_site):
 class TestPages:
     """Of messages that replace themselves."""
 
-    @pytest.mark.parametrize("kind", ["once", "decorated"])
-    def test_the_next_one_has_the_place_of_the_one_before(self, celery_site, kind, monkeypatch):
+    def test_the_next_one_has_the_place_of_the_one_before(self, celery_site, monkeypatch):
         """As a retry has, and nobody waits for a message that is there."""
         monkeypatch.delenv(queue_tasks.QUICK)
         celery_site.configure(tasks=("tests.support.celery_site.no_promoter",))
         celery_site.worker(concurrency=4)
-        line = [celery_site.publish(f"{kind}_queue_pages", "a", number) for number in range(4)]
+        line = [celery_site.publish("queue_pages", "a", number) for number in range(4)]
         for number, result in enumerate(line):
             assert celery_site.outcome(result) == ("SUCCESS", [number, 2])
         pages = [(one.more["number"], one.more["page"]) for one in celery_site.events("page", "a")]
@@ -103,7 +102,7 @@ class TestPages:
         """Somebody else has the lock by then; dropped, the message would be lost with half of its work."""
         celery_site.worker(concurrency=2)
         first, then = celery_site.gate(), celery_site.gate()
-        pages = celery_site.publish("once_reject_pages", "a", 1, until=first)
+        pages = celery_site.publish("reject_pages", "a", 1, until=first)
         celery_site.wait_until(lambda: celery_site.events("page", "a"))
         other = celery_site.publish("once_hold", "a", until=then, once={"on_conflict": "wait"})
         celery_site.wait_until(lambda: celery_site.lock("hold:a").waiting == 1)
@@ -116,9 +115,9 @@ class TestPages:
     def test_the_next_one_does_not_replace_a_newer_message(self, celery_site):
         celery_site.worker(concurrency=2)
         gate = celery_site.gate()
-        older = celery_site.publish("once_coalesce_pages", "a", 1, until=gate)
+        older = celery_site.publish("coalesce_pages", "a", 1, until=gate)
         celery_site.wait_until(lambda: celery_site.events("page", "a"))
-        newer = celery_site.publish("once_coalesce_pages", "a", 2)
+        newer = celery_site.publish("coalesce_pages", "a", 2)
         celery_site.wait_until(lambda: celery_site.is_parked(newer))
         gate.open()
         assert celery_site.outcome(newer) == ("SUCCESS", [2, 2])

@@ -143,14 +143,3 @@ class Worker:
         """The exit status of the main process, which must end within ``seconds``."""
         eventually(lambda: not self.alive(), seconds, lambda: f"{self.name} has ended\n{self.log()}")
         return int(self.process.returncode)
-
-    # Pauses
-
-    def stop(self) -> None:
-        """``SIGSTOP`` to all of it; returns when everyone has stopped."""
-        os.killpg(self.pid, signal.SIGSTOP)
-        eventually(lambda: {one.state for one in self.members()} <= {"T"}, PATIENCE, lambda: f"{self.name} has stopped")
-
-    def go_on(self) -> None:
-        """``SIGCONT`` to all of it."""
-        os.killpg(self.pid, signal.SIGCONT)

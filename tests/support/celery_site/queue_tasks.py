@@ -9,7 +9,7 @@ from typing import Any
 from celery import shared_task
 from django.db.models import F
 
-from django_tasklock import current_claim, model_lock, task_lock
+from django_tasklock import current_claim, model_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.queue import promoter as promotion
 from tests.support.celery_site.journal import journaled, note
@@ -69,9 +69,10 @@ def counting_queue(self: Any, key: str, seconds: float = 0.0, until: str | None 
     return hold_here(key, seconds, until)
 
 
-def _pages(word: str, *, decorated: bool) -> None:
+def _pages(word: str) -> None:
     """A task of which each page replaces itself by the next one."""
 
+    @shared_task(name=f"{__name__}.{word}_pages", base=OnceTask, key="hold:{key}", on_conflict=word, bind=True)
     def pages(self: Any, key: str, number: int, page: int = 0, until: str | None = None) -> list[int]:
         note("page", key, number=number, page=page)
         if until is not None:
@@ -80,18 +81,9 @@ def _pages(word: str, *, decorated: bool) -> None:
             raise self.replace(self.s(key, number, page + 1))
         return [number, page]
 
-    options = {"name": f"{__name__}.{'decorated' if decorated else 'once'}_{word}_pages", "bind": True}
-    if decorated:
-        shared_task(**options, acks_late=True, reject_on_worker_lost=True)(
-            task_lock("hold:{key}", on_conflict=word)(pages)
-        )  # type: ignore[arg-type]
-    else:
-        shared_task(base=OnceTask, key="hold:{key}", on_conflict=word, **options)(pages)
 
-
-_pages("queue", decorated=True)
 for _word in ("queue", "coalesce", "reject"):
-    _pages(_word, decorated=False)
+    _pages(_word)
 
 
 @shared_task
