@@ -24,7 +24,6 @@ from django_tasklock.models import LimiterRow, LockRow, PermitRow, RateRow
 from django_tasklock.rates.notation import parse_rates
 from django_tasklock.types import Busy, Released, Renewal, RenewalResult
 from tests.support.dropping import unreachable
-from tests.support.permits import a_request
 from tests.support.stores import an_ask, eventually, granted, make
 from tests.support.struck import SoftTimeLimit
 
@@ -187,7 +186,7 @@ class TestRaces:
     ):
         """Forced: the other is granted the last permit after this one has counted and before it is granted one."""
         permits, other = backend.permits, make("database").permits
-        taken = [a_request("transcode", limit) for _ in range(limit)]
+        taken = [an_ask("transcode", limit=limit) for _ in range(limit)]
         for ask in taken if known else ():
             granted(permits.acquire(ask))
             permits.release("transcode", ask.token)
@@ -201,7 +200,7 @@ class TestRaces:
             return admit(*arguments)
 
         monkeypatch.setattr(permit_rows, "admit", late)
-        assert isinstance(permits.acquire(a_request("transcode", limit)), Busy)
+        assert isinstance(permits.acquire(an_ask("transcode", limit=limit)), Busy)
         assert {record.token for record in permits.members("transcode")} == {ask.token for ask in taken}
 
 
@@ -399,7 +398,7 @@ class TestOldRows:
         for number in range(60):
             model.objects.create(key=f"old:{number}", **more)
         for number in range(48):
-            mine = a_request(f"new:{number}", 2)
+            mine = an_ask(f"new:{number}", limit=2)
             if of == "rates":
                 backend.rates.reserve(Terms(mine.name, parse_rates("5/s")), 1, 1_000_000)
             else:
@@ -419,19 +418,19 @@ class TestOldRows:
 
     def test_a_permit_that_lapsed_goes_with_the_next_grant_and_the_rest_after_an_hour(self, backend):
         permits = backend.permits
-        granted(permits.acquire(a_request("transcode", 2)))
+        granted(permits.acquire(an_ask("transcode", limit=2)))
         PermitRow.objects.update(expires_at=1)
-        granted(permits.acquire(a_request("transcode", 2)))
+        granted(permits.acquire(an_ask("transcode", limit=2)))
         assert PermitRow.objects.count() == 1
-        live = a_request("other", 2)
+        live = an_ask("other", limit=2)
         granted(permits.acquire(live))
         assert permits.purge() == 0
         PermitRow.objects.exclude(token=live.token).update(expires_at=5)
         LimiterRow.objects.update(fence=7)
         assert permits.purge() == 3
         assert list(PermitRow.objects.values_list("token", flat=True)) == [live.token]
-        assert isinstance(permits.acquire(a_request("other", 1)), Busy)  # counted without its limiter's row
-        assert granted(permits.acquire(a_request("other", 2)))
+        assert isinstance(permits.acquire(an_ask("other", limit=1)), Busy)  # counted without its limiter's row
+        assert granted(permits.acquire(an_ask("other", limit=2)))
 
     def test_processes_that_add_few_rows_each_do_their_share(self, monkeypatch):
         """A command that runs each minute, takes a lock of a new name, and ends."""

@@ -10,7 +10,7 @@ import pytest
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.names import Names
 from django_tasklock.types import Busy
-from tests.support.permits import a_request, clear_permits
+from tests.support.permits import clear_permits
 from tests.support.stores import an_ask, clear, eventually, granted, make, stores
 
 SHORT = 60  # ms: a lease that is to lapse
@@ -87,9 +87,9 @@ def test_a_lock_of_a_dead_holder_that_passes_to_an_earlier_waiter(backend: LockS
 
 
 def test_permits(backend: LockStore) -> None:
-    requests = [a_request("transcode", 3, f"{number:032x}", ttl=SHORT) for number in range(2)]
+    requests = [an_ask("transcode", limit=3, ttl=SHORT) for number in range(2)]
     found = [granted(backend.permits.acquire(request)).expired for request in requests]
     time.sleep(2 * SHORT / 1000)  # no look: where reading drops them, nobody is told
-    found += [granted(backend.permits.acquire(a_request("transcode", 3))).expired for _ in range(3)]
+    found += [granted(backend.permits.acquire(an_ask("transcode", limit=3))).expired for _ in range(3)]
     assert sum(found) == 2, "a slow machine notices the first one earlier"
     assert found[-2:] == [0, 0]

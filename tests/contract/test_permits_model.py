@@ -16,8 +16,8 @@ from hypothesis.stateful import (
 
 from django_tasklock.backends.contract.stores import Waiter
 from django_tasklock.types import Grant, Released, Renewal, RenewalResult
-from tests.support.permits import a_request, clear_permits, lapse
-from tests.support.stores import make, new_token, stores
+from tests.support.permits import clear_permits, lapse
+from tests.support.stores import an_ask, make, new_token, stores
 
 NAMES = ("transcode", "search")
 LIMITS = st.integers(1, 4)
@@ -74,7 +74,7 @@ class Machine(RuleBasedStateMachine):
 
     @rule(target=known, name=st.sampled_from(NAMES), limit=LIMITS)
     def acquire(self, name, limit):
-        ask = a_request(name, limit)
+        ask = an_ask(name, limit=limit)
         granted = self.models[name].acquire(ask.token, limit)
         assert isinstance(self.permits.acquire(ask), Grant) is granted
         return (name, ask.token)
@@ -83,13 +83,13 @@ class Machine(RuleBasedStateMachine):
     def acquire_again(self, whose, limit):
         name, token = whose
         granted = self.models[name].acquire(token, limit)
-        assert isinstance(self.permits.acquire(a_request(name, limit, token)), Grant) is granted
+        assert isinstance(self.permits.acquire(an_ask(name, token, limit=limit)), Grant) is granted
 
     @rule(target=waiting, name=st.sampled_from(NAMES), limit=LIMITS)
     def join(self, name, limit):
         if not self.permits.wakes:
             return multiple()
-        waiter = self.permits.waiter(a_request(name, limit))
+        waiter = self.permits.waiter(an_ask(name, limit=limit))
         self.look(waiter)
         return waiter
 

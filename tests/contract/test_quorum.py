@@ -31,7 +31,7 @@ from django_tasklock.types import (
 )
 from tests.support import quorum
 from tests.support.proxy import Proxy, anything, scripts
-from tests.support.stores import an_ask, eventually, granted
+from tests.support.stores import PATIENCE, an_ask, be_patient, eventually, granted
 
 pytestmark = pytest.mark.redis
 NAME = "video:1"
@@ -49,7 +49,7 @@ def proxies() -> Iterator[list[Proxy]]:
 @pytest.fixture
 def backend(proxies: list[Proxy], monkeypatch: pytest.MonkeyPatch) -> Iterator[QuorumBackend]:
     """A backend that has connections already, and has granted something."""
-    quorum.be_patient(monkeypatch)
+    be_patient(monkeypatch)
     backend = quorum.of([proxy.url for proxy in proxies])
     warm = an_ask("warm")
     granted(backend.acquire(warm))
@@ -148,7 +148,7 @@ class TestLostAnswers:
             granted(backend.acquire(mine))
             assert backend.renew([Renewal(NAME, mine.token, 60_000)]) == [RenewalResult.RENEWED]
             assert backend.release(NAME, mine.token) is Released.RELEASED
-        assert time.monotonic() - began < 15 * quorum.PATIENCE / 2, "half of them waited for it"
+        assert time.monotonic() - began < 15 * PATIENCE / 2, "half of them waited for it"
 
 
 def taken(backend: QuorumBackend, request: AcquireRequest) -> Grant | None:

@@ -197,14 +197,6 @@ def test_a_user_with_the_least_permissions(
     exercise(name, store)
 
 
-def test_a_wrong_password(configure: Any, user: Any, name: str) -> None:
-    url = user("~*", "+@all")
-    configure(LOCATION=url.replace(urlsplit(url).password or "", "wrong"))
-    with pytest.raises(BackendUnavailable, match="Authentication") as caught:
-        TaskLock(name).acquire()
-    assert "wrong@" not in str(caught.value)
-
-
 def test_a_user_without_channels_waits_by_asking(
     configure: Any, user: Any, store: redis.Redis, stranger: RedisBackend, name: str, warnings_logged: Any
 ) -> None:

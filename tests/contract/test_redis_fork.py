@@ -20,7 +20,7 @@ PARENT = """
 import gc, json, os, sys, time
 import django
 django.setup()
-from django_tasklock import TaskLock, acquire_task_lock, release_task_lock
+from django_tasklock import TaskLock, TaskLockError, acquire_task_lock, release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Released
@@ -59,6 +59,18 @@ def woken(kind):
             return True
     return False
 
+def until_renewed(lock):
+    deadline = lock.lease.deadline
+    while lock.lease.deadline == deadline:
+        assert lock.held, "the lock was lost"
+        time.sleep(0.01)
+
+def refused(release):
+    try:
+        release()
+    except TaskLockError as error:
+        return "not held" in str(error)
+
 def forked(fork):
     "What a child that was forked so tells of itself, while its parent is busy."
     parents, before = get_backend(), end()
@@ -69,13 +81,14 @@ def forked(fork):
             facts = dict(
                 another_backend=get_backend() is not parents,
                 another_connection=end() != before,
-                held=lock.held,
+                held=(lock.held, lock.taken, lock.lost, refused(lock.release)),
                 heartbeat=heartbeat.alive or len(heartbeat),
                 plain=release_task_lock(f"{name}:plain"),
             )
             busy("child")
-            with TaskLock(f"{name}:child") as own:
-                facts["own"] = own.held and len(heartbeat) == 1
+            with TaskLock(f"{name}:child", lease=4) as own:
+                until_renewed(own)
+                facts["own"] = own.held and len(heartbeat) == 1 and not TaskLock(name).acquire()
             facts["woken"] = woken("child")
             del parents
             gc.collect()  # what is collected here must not close the parent's connections
@@ -95,10 +108,7 @@ assert acquire_task_lock(f"{name}:plain", 60)
 assert heartbeat.alive
 assert woken("parent")  # and so it listens when it forks
 children = [forked(fork) for fork in (os.fork, fork_in_c)]
-deadline = lock.lease.deadline
-while lock.lease.deadline == deadline:  # until the next renewal
-    assert lock.held, "the parent's lock was lost"
-    time.sleep(0.01)
+until_renewed(lock)
 parent = [woken("parent again"), lock.release() is Released.RELEASED, release_task_lock(f"{name}:plain")]
 print(json.dumps([children, parent]))
 """
@@ -124,7 +134,7 @@ def test_a_child_of_python_and_one_of_uwsgi(name: str) -> None:
         assert child == {
             "another_backend": True,
             "another_connection": True,
-            "held": False,
+            "held": [False, False, False, True],
             "heartbeat": 0,
             "plain": False,
             "own": True,

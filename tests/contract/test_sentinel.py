@@ -144,7 +144,7 @@ def test_no_sentinel_at_all(alias: Any, name: str) -> None:
     started = time.monotonic()
     with pytest.raises(BackendUnavailable, match="MasterNotFound"):
         TaskLock(name).acquire()
-    assert time.monotonic() - started < 3
+    assert time.monotonic() - started < 10
 
 
 def test_tls_to_the_primary_is_kept(watch: Watched, alias: Any, settings: Any) -> None:

@@ -13,8 +13,7 @@ from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import Names
 from django_tasklock.types import AcquireRequest, Busy, Released, Renewal, RenewalResult
-from tests.support import quorum
-from tests.support.stores import ALL, BEYOND, an_ask, clear, eventually, granted, make, new_token, stores
+from tests.support.stores import ALL, BEYOND, an_ask, be_patient, clear, eventually, granted, make, new_token, stores
 from tests.support.twins import thread_of
 
 THREE = Names(("a", "b", "c"))
@@ -23,7 +22,7 @@ THREE = Names(("a", "b", "c"))
 @pytest.fixture(params=stores("memory"))
 def backend(request, monkeypatch) -> Iterator[LockStore]:
     """A backend with an empty store. One is as good as another for rules that are above them."""
-    quorum.be_patient(monkeypatch)
+    be_patient(monkeypatch)
     clear(request.param)
     backend = make(request.param)
     yield backend

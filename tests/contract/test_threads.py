@@ -69,19 +69,6 @@ def test_a_few_at_a_time(store: Store) -> None:
     assert asyncio.run(main()) == [GRANT] * 5 * threads.MOST
 
 
-def test_what_a_cancelled_one_is_granted_is_undone(store: Store) -> None:
-    async def main() -> None:
-        (task,) = await store.begin()
-        task.cancel()
-        await asyncio.wait([task])
-        assert task.cancelled()
-        assert store.undone == 0
-        store.go.set()
-        await asyncio.to_thread(eventually, lambda: store.undone == 1)
-
-    asyncio.run(main())
-
-
 def test_one_that_is_cancelled_in_line_is_not_asked(store: Store) -> None:
     async def main() -> None:
         tasks = await store.begin(threads.MOST + 1)

@@ -198,11 +198,6 @@ class TestDurations:
         with pytest.raises(TaskLockError, match="blocking_timeout=5 with blocking=False means nothing"):
             by_context("video:42", blocking=False, blocking_timeout=5)
 
-    @pytest.mark.parametrize("enter", [by_decorator, by_model_decorator])
-    def test_waiting_with_another_policy(self, enter):
-        with pytest.raises(TaskLockError, match=r"^@\w+\('video:42'\): blocking_timeout goes with on_conflict='wait'"):
-            enter("video:42", blocking_timeout=5, on_conflict="skip")
-
     @pytest.mark.parametrize("timeout", [*NOT_POSITIVE, *NOT_A_DURATION], ids=repr)
     def test_extending(self, timeout):
         with pytest.raises(TaskLockError, match="^timeout must be"):
@@ -273,13 +268,6 @@ class TestObjects:
             value = getattr(TaskLock("video:42"), verb)
             value()
 
-    def test_released_twice(self):
-        lock = TaskLock("video:42")
-        assert lock.acquire()
-        assert lock.release()
-        with pytest.raises(TaskLockError, match="is not held"):
-            lock.release()
-
     def test_released_twice_while_another_thread_holds_it_through_the_same_object(self):
         """Gold standard 8.4: the second release is nobody's, and not that other thread's first."""
         lock = TaskLock("video:42")
@@ -300,7 +288,3 @@ class TestObjects:
             assert by(other, lock.acquire)
         assert lock.held, "its thread is over: nobody else can give it back"
         assert lock.release()
-
-    def test_acquired_twice(self):
-        with TaskLock("video:42") as lock, pytest.raises(TaskLockError, match="already held.*reentrant=True"):
-            lock.acquire()

@@ -27,7 +27,7 @@ from tests.support.current import here
 from tests.support.guards import heard
 from tests.support.public import in_store, setting
 from tests.support.stores import eventually
-from tests.support.twins import TWINS, call, conflict
+from tests.support.twins import TWINS, conflict
 
 
 @pytest.fixture(params=["memory"])
@@ -45,21 +45,6 @@ def elsewhere() -> Iterator[Callable[..., Any]]:
 
 
 class TestPermits:
-    @TWINS
-    def test_as_many_as_the_limit_have_one_at_once(self, store, way):
-        limiters = [ConcurrencyLimiter("transcode", 3) for _ in range(4)]
-        with elsewhere() as one, elsewhere() as two, elsewhere() as three:
-            for limiter, run in zip(limiters, (one, two, three), strict=False):
-                assert run(limiter.acquire)
-            assert call(way, limiters[3], "acquire", blocking=False) is False
-            assert two(limiters[1].release) is Released.RELEASED
-            assert limiters[3].acquire(blocking=False) is True
-            assert [member.fingerprint for member in limiters[0].members()][-1] == fingerprint(limiters[3].token)
-            assert limiters[3].release() is Released.RELEASED
-            one(limiters[0].release)
-            three(limiters[2].release)
-        assert limiters[0].members() == []
-
     @TWINS
     def test_one_that_is_not_free_in_time_says_who_has_one(self, store, way):
         limiter = ConcurrencyLimiter("transcode", 1, blocking_timeout=0.05)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +15,6 @@ from django_tasklock import TaskLock, TaskLockError, force_release_task_lock
 from django_tasklock.backends import get_backend
 from tests.support.redis_server import RedisServer
 from tests.support.stores import an_ask, end_lease, eventually, granted
-from tests.support.twins import TWINS, call
 
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
@@ -36,13 +34,10 @@ def private(server: RedisServer) -> Iterator[redis.Redis]:
         yield client
 
 
-def next_fence(way: str, name: str) -> int:
+def next_fence(name: str) -> int:
     """The fence of one more holder, who lets go again."""
-    lock = TaskLock(name)
-    assert call(way, lock, "acquire") is True
-    fence = lock.fence
-    assert call(way, lock, "release")
-    return fence
+    with TaskLock(name) as lock:
+        return lock.fence
 
 
 def grows(numbers: list[int]) -> bool:
@@ -50,15 +45,10 @@ def grows(numbers: list[int]) -> bool:
     return all(earlier < later for earlier, later in pairwise(numbers))
 
 
-@TWINS
-def test_it_grows_over_releases(name: str, way: str) -> None:
-    assert grows([next_fence(way, name) for _ in range(5)])
-
-
 def test_ahead_of_the_clock_it_counts_one_by_one(server: RedisServer, private: redis.Redis, name: str) -> None:
     """The clock was set back. No digit is lost: Lua's numbers are doubles, written with 14 digits unless told."""
     private.set("task_lock#fence", int(time.time() + 3600) * 10**6)
-    first, *others = (next_fence("sync", name) for _ in range(200))
+    first, *others = (next_fence(name) for _ in range(200))
     assert others == [first + step for step in range(1, 200)]
 
 
@@ -147,33 +137,8 @@ def test_flushes_in_quick_succession(server: RedisServer, private: redis.Redis, 
     """Seeded by the clock in microseconds, it is ahead of what was handed out since the last seed."""
     fences = []
     for _ in range(50):
-        fences += [next_fence("sync", name) for _ in range(3)]
+        fences += [next_fence(name) for _ in range(3)]
         private.flushall()
-    assert grows(fences)
-
-
-def test_waiters_have_their_own(server: RedisServer, private: redis.Redis, name: str) -> None:
-    """Also where the lock is handed over by the release, from waiter to waiter."""
-    first = TaskLock(name)
-    assert first.acquire()
-    fences = [first.fence]
-
-    def wait() -> None:
-        lock = TaskLock(name)
-        assert lock.acquire(blocking_timeout=30)
-        assert lock.info().fence == lock.fence
-        fences.append(lock.fence)
-        assert lock.release()
-
-    with ThreadPoolExecutor(4) as pool:
-        waiters = []
-        for place in range(1, 5):
-            waiters.append(pool.submit(wait))
-            eventually(lambda place=place: private.zcard(f"task_lock#queue:{name}") == place)
-        assert first.release()
-        for waiter in waiters:
-            waiter.result(30)
-    assert len(fences) == 5
     assert grows(fences)
 
 

@@ -347,53 +347,6 @@ def test_a_body_that_keeps_the_interpreter_to_itself_loses_the_lock_and_sees_tha
     assert "is lost while its holder runs: it could not be renewed in time" in told
 
 
-# Forked
-
-
-def test_a_forked_child_neither_renews_nor_releases_what_its_parent_holds(crew: Crew, store: Store, name: str) -> None:
-    """A prefork worker forks while locks are held; the child leaves the block, too, and the parent goes on."""
-    parent = crew.hire(f"""
-        import warnings
-        warnings.simplefilter("ignore", DeprecationWarning)
-        reading, writing = os.pipe()
-        pipe = os.fdopen(reading)
-        def tell(*words):
-            os.write(writing, (repr(words) + "\\n").encode())
-        def child(lock):
-            tell(lock.held, lock.taken, lock.lost, len(heartbeat), heartbeat.alive)
-            try:
-                lock.release()
-            except TaskLockError as error:
-                tell("refused", "not held" in str(error))
-            own = TaskLock({name!r} + ":child", lease=4)
-            tell(own.acquire(), TaskLock({name!r}).acquire())
-            deadline = own.lease.deadline
-            eventually(lambda: own.lease.deadline > deadline)
-            tell(own.held, len(heartbeat), bool(own.release()))
-        def fork():
-            global lock
-            with TaskLock({name!r}, lease=4) as lock:
-                pid = os.fork()
-                if not pid:
-                    child(lock)
-                else:
-                    said = [eval(pipe.readline()) for _ in range(4)]
-                    os.waitpid(pid, 0)
-                    return said, lock.held, lock.token
-            os._exit(0)  # the child, out of the block
-    """)
-    said, held, token = parent.do("fork()")
-    assert said == [
-        (False, False, False, 0, False),
-        ("refused", True),
-        (True, False),
-        (True, 1, True),
-    ]
-    assert held is True
-    assert token  # after the child had left the block, too
-    assert not store.exists(f"task_lock:{name}")
-
-
 # Whatever happens to the thread
 
 

@@ -108,14 +108,11 @@ class TestForked:
 
 
 class TestNotKnown:
-    def test_another_machine(self, other):
+    def test_another_machine_or_namespace(self, other):
+        """A container of the same machine has the same boot id and other processes with the same pids."""
         _, holder = other
         boot, _, rest = holder.proc.partition(".")
         assert alive(replace(holder, proc=f"{'0' * len(boot)}.{rest}")) is None
-
-    def test_another_namespace(self, other):
-        """A container of the same machine has the same boot id and other processes with the same pids."""
-        _, holder = other
         machine, _, began = holder.proc.rpartition(":")
         assert alive(replace(holder, proc=f"{machine}0:{began}")) is None
 
@@ -140,8 +137,3 @@ class TestWritten:
         assert holder["task_id"] == "id-1"
         assert holder["retries"] == 2
         assert holder["proc"].endswith(":" + stat_of("self")[19])
-
-    def test_records_of_older_versions_are_read(self):
-        old = '{"host": "web1", "pid": 7, "boot": "b", "task": "app.t", "task_id": "id-1"}'
-        assert read(old) == Holder("web1", 7, "b", "app.t", "id-1", 0, "")
-        assert alive(read(old)) is None

@@ -22,7 +22,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend, keys, wake
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
 from django_tasklock.types import Busy, Released
-from tests.support.stores import an_ask, eventually, granted, new_token
+from tests.support.stores import an_ask, be_patient, eventually, granted, new_token
 from tests.support.twins import TWINS, channels, conflict, listening, token_in
 from tests.support.workers import Crew, Worker
 
@@ -69,6 +69,11 @@ def finishes(worker: Worker) -> None:
     """``worker``, which has the lock, releases it."""
     worker.tell()
     assert worker.done() is Released.RELEASED
+
+
+@pytest.fixture(autouse=True)
+def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    be_patient(monkeypatch)
 
 
 @pytest.fixture

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from django_tasklock.backends.contract.stores import LockStore
-from tests.support import quorum
 from tests.support.permits import clear_permits
-from tests.support.stores import clear, make
+from tests.support.stores import be_patient, clear, make
 
 __all__ = ["Named"]
 
@@ -20,9 +19,7 @@ class Named:
     @pytest.fixture(autouse=True)
     def name(self, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
         self.store = request.param
-        quorum.be_patient(monkeypatch)
-        for module in ("store", "waiter"):  # as in Redis: a machine that stalls for a second is not a dead waiter
-            monkeypatch.setattr(f"django_tasklock.backends.memory.{module}.HANDOVER_TTL", 3000)
+        be_patient(monkeypatch)
 
     def make(self) -> LockStore:
         return make(self.store)

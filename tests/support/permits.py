@@ -7,16 +7,10 @@ from typing import Any
 
 import redis
 
-from django_tasklock.types import AcquireRequest
 from tests.support import environment
-from tests.support.stores import an_ask, clear
+from tests.support.stores import clear
 
-__all__ = ["a_request", "clear_permits", "lapse"]
-
-
-def a_request(name: str, limit: int, token: str | None = None, *, ttl: int = 60_000) -> AcquireRequest:
-    """A request for a permit, by a new holder unless a token is given."""
-    return an_ask(name, token, ttl=ttl, limit=limit)
+__all__ = ["clear_permits", "lapse"]
 
 
 def clear_permits(store: str) -> None:

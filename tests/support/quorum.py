@@ -5,17 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import pytest
 import redis
 
-from django_tasklock.backends.quorum import QuorumBackend, asking
+from django_tasklock.backends.quorum import QuorumBackend
 from django_tasklock.conf import QUORUM, Settings
 from tests.support.redis_server import RedisServer
 
-__all__ = ["PATIENCE", "backend", "be_patient", "clear", "of", "servers", "values_of"]
-
-PATIENCE = 5.0
-"""Seconds for which an instance may be silent in a test that is not about silent ones."""
+__all__ = ["backend", "clear", "of", "servers", "values_of"]
 
 _servers: list[RedisServer] = []
 
@@ -25,12 +21,6 @@ def servers(number: int) -> list[RedisServer]:
     while len(_servers) < number:
         _servers.append(RedisServer().start())
     return _servers[:number]
-
-
-def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wait for instances, as a machine that stalls is not one that is silent."""
-    monkeypatch.setattr(asking, "LIMIT", PATIENCE)
-    monkeypatch.setattr(asking, "SHORT", PATIENCE)
 
 
 def of(urls: Sequence[str], **more: Any) -> QuorumBackend:

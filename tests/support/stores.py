@@ -24,9 +24,11 @@ __all__ = [
     "BEYOND",
     "LAPSING",
     "LISTING",
+    "PATIENCE",
     "QUEUEING",
     "WAKING",
     "an_ask",
+    "be_patient",
     "clear",
     "end_lease",
     "eventually",
@@ -57,6 +59,8 @@ BEYOND = ("sentinel", "cluster", "quorum-3", "quorum-5")
 """Several servers that are one store: the contract of locks holds there too."""
 QUEUEING = ("sentinel", "cluster")
 """Those of them with a queue, permits and rate limits, too: a majority has locks only."""
+PATIENCE = 5.0
+"""Seconds for which an instance may be silent in a test that is not about silent ones."""
 
 
 def stores(*names: str) -> list[object]:
@@ -111,6 +115,15 @@ def clear(name: str) -> None:
     else:
         alias = _STORES[name][1] or "default"
         caches[alias].clear()  # FLUSHDB
+
+
+def be_patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that stalls for a second is neither a silent instance nor a dead waiter, nor one that cannot listen."""
+    for constant in ("asking.LIMIT", "asking.SHORT"):
+        monkeypatch.setattr(f"django_tasklock.backends.quorum.{constant}", PATIENCE)
+    for module in ("store", "waiter"):  # as in Redis
+        monkeypatch.setattr(f"django_tasklock.backends.memory.{module}.HANDOVER_TTL", 3000)
+    monkeypatch.setattr("django_tasklock.backends.redis.wake.SUBSCRIBING", PATIENCE)
 
 
 def new_token() -> str:

@@ -176,24 +176,6 @@ class RateContract(StoreContract):
         assert not rates.cancel(terms, 1, mine.slot, mine.edition)  # it is another caller's now
         assert booked(rates.reserve(terms, 1, LONG)).time > last.time
 
-    def test_of_many_threads_that_cancel_a_slot_one_succeeds(self, backend: LockStore, rates: RateStore) -> None:
-        terms = a_limit(1, HOUR)
-        _, mine, _ = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
-        said: list[bool] = []
-
-        def give_back() -> None:
-            try:
-                said.append(rates.cancel(terms, 1, mine.slot, mine.edition))
-            finally:
-                backend.close_idle()
-
-        threads = [threading.Thread(target=give_back) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join(60)
-        assert sorted(said) == [False, False, False, True]
-
     def test_a_call_is_charged_what_it_cost(self, rates: RateStore) -> None:
         terms = a_limit(10, HOUR)
         mine = booked(rates.reserve(terms, 5, 0))

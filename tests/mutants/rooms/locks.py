@@ -22,7 +22,7 @@ FAULTS = [
         "a forked child has the leases of its parent",
         "        return self.generation != generation",
         "        return False",
-        "tests/locks/test_heartbeat.py::test_a_forked_child_neither_renews_nor_releases_what_its_parent_holds",
+        "tests/contract/test_redis_fork.py",
     ),
     Fault(
         "locks/lock.py",
