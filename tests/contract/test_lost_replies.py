@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -60,19 +59,6 @@ def test_an_acquire_that_failed_leaves_no_key(proxy: Proxy, store: Store, name: 
     eventually(lambda: not store.exists(f"task_lock:{name}"))
     assert store.zscore("task_lock#index", f"task_lock:{name}") is None
     eventually(lambda: not heartbeat.reconciler.leftovers)
-
-
-def test_what_a_failed_acquire_left_is_released_once_the_store_answers(
-    proxy: Proxy, store: Store, name: str, warnings_logged: Callable[[], list[str]]
-) -> None:
-    proxy.lose_reply(ACQUIRE)
-    proxy.lose_reply(ACQUIRE, then=proxy.refuse)
-    with pytest.raises(BackendUnavailable):
-        TaskLock(name).acquire()
-    eventually(lambda: any("not released yet" in line for line in warnings_logged()))
-    assert store.exists(f"task_lock:{name}")
-    proxy.heal()
-    eventually(lambda: not store.exists(f"task_lock:{name}"))
 
 
 def test_the_lease_counts_from_the_request(proxy: Proxy, name: str) -> None:

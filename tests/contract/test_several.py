@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
-from functools import partial
 
 import pytest
 
@@ -14,7 +13,6 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import Names
 from django_tasklock.types import AcquireRequest, Busy, Released, Renewal, RenewalResult
 from tests.support.stores import ALL, BEYOND, an_ask, be_patient, clear, eventually, granted, make, new_token, stores
-from tests.support.twins import thread_of
 
 THREE = Names(("a", "b", "c"))
 
@@ -91,30 +89,6 @@ def test_held_together_and_lost_if_one_is(backend):
     assert several.release(THREE, mine.token) is Released.NOT_YOURS
     assert held(backend) == [None, stranger.token, None]
     assert several.release(THREE, mine.token) is Released.GONE
-
-
-@pytest.mark.parametrize("backend", stores("redis", "database", "memory"), indirect=True)
-def test_of_many_at_once_one_gets_them(backend):
-    asks = [ask() for _ in range(6)]
-    answers: list[object] = []
-    start = threading.Barrier(len(asks))
-
-    def take(one: AcquireRequest) -> None:
-        start.wait()
-        answers.append(backend.several.acquire(one))
-        backend.close_idle()
-
-    threads = [thread_of(partial(take, one)) for one in asks]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(30)
-    won = [answer for answer in answers if not isinstance(answer, Busy)]
-    assert len(answers) == len(asks)
-    assert len(won) <= 1  # of those that are taken one after the other there may be none
-    tokens = set(held(backend))
-    assert len(tokens) == 1
-    assert (tokens == {None}) is not bool(won)
 
 
 def test_a_waiter_holds_none_of_them_until_it_has_all(backend):

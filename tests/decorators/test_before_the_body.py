@@ -28,6 +28,7 @@ from django_tasklock.locks.lease import Lease
 from tests.support.guards import GUARD
 from tests.support.public import in_store
 from tests.support.stores import eventually, stores
+from tests.support.twins import TWINS
 from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.redis_fixtures"]
@@ -84,6 +85,21 @@ class Running:
 begun: list[str] = []
 
 
+def begins(way: str, *decorators: Callable[[Any], Any]) -> Callable[[], object]:
+    """A call that may not begin its body, decorated so, the innermost first."""
+
+    def body() -> None:
+        begun.append("sync")
+
+    async def coroutine() -> None:
+        begun.append("async")
+
+    call: Any = body if way == "sync" else coroutine
+    for decorate in decorators:
+        call = decorate(call)
+    return call if way == "sync" else lambda: asyncio.run(call())
+
+
 @pytest.fixture(autouse=True)
 def nothing_begun() -> Iterator[None]:
     begun.clear()
@@ -93,14 +109,10 @@ def nothing_begun() -> Iterator[None]:
 
 @HAPPENS
 def test_while_it_waits_for_a_permit(store: str, happens: Any, error: type[BaseException]) -> None:
-    @task_lock("report")
-    @concurrency_limited("transcode", 1, on_conflict="wait")
-    def work() -> None:
-        begun.append("sync")
-
     other = ConcurrencyLimiter("transcode", 1)
     assert other.acquire()
-    call = Running(work)
+    waits = concurrency_limited("transcode", 1, on_conflict="wait")
+    call = Running(begins("sync", waits, task_lock("report")))
     eventually(lambda: other.info().waiting == 1)
     happens("report")
     call.ends_with(error)
@@ -109,45 +121,26 @@ def test_while_it_waits_for_a_permit(store: str, happens: Any, error: type[BaseE
 
 
 @HAPPENS
-@pytest.mark.parametrize("way", ["sync", "async"])
+@TWINS
 def test_while_it_waits_for_a_rate(store: str, way: str, happens: Any, error: type[BaseException]) -> None:
     limiter = RateLimiter("mail", "1/m")
     limiter.acquire()
-
-    @task_lock("report")
-    @rate_limited("mail", "1/m")
-    def work() -> None:
-        begun.append("sync")
-
-    @task_lock("report")
-    @rate_limited("mail", "1/m")
-    async def awork() -> None:
-        begun.append("async")
-
-    call = Running(work if way == "sync" else lambda: asyncio.run(awork()))
-    eventually(lambda: heartbeat and known("report").listeners)
+    call = Running(begins(way, rate_limited("mail", "1/m"), task_lock("report")))
+    eventually(lambda: any(hold.name == "report" and hold.listeners for hold in heartbeat.leases()))
     happens("report")
     call.ends_with(error)
     assert not TaskLock("report").locked()
 
 
-@pytest.mark.parametrize("way", ["sync", "async"])
+@TWINS
 def test_right_before_it_begins(store: str, way: str) -> None:
-    @task_lock("report")
-    def work() -> None:
-        begun.append("sync")
-
-    @task_lock("report")
-    async def awork() -> None:
-        begun.append("async")
-
     def lost_at_once(sender: str, **details: Any) -> None:
         loses(sender)
 
     signals.lock_acquired.connect(lost_at_once)
     try:
         with pytest.raises(LockLost, match="for this test"):
-            work() if way == "sync" else asyncio.run(awork())
+            begins(way, task_lock("report"))()
     finally:
         signals.lock_acquired.disconnect(lost_at_once)
     assert not TaskLock("report").locked()

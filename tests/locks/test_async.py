@@ -154,26 +154,6 @@ class TestCancellation:
             run(main, steps)
             eventually(is_given_back)
 
-    def test_of_some_of_many_hurts_no_other(self, store):
-        tasks = 40
-        done = []
-
-        async def one(number):
-            async with TaskLock("video:1", blocking=True):
-                await asyncio.sleep(0.002)
-                done.append(number)
-
-        async def main():
-            running = [asyncio.create_task(one(number)) for number in range(tasks)]
-            await asyncio.sleep(0.02)
-            for task in running[::2]:
-                task.cancel()
-            await asyncio.gather(*running, return_exceptions=True)
-
-        run(main)
-        assert set(range(1, tasks, 2)) <= set(done)
-        eventually(is_given_back)
-
 
 class TestLoops:
     def test_a_lock_outlives_the_loop_it_was_taken_in(self, store):

@@ -264,15 +264,6 @@ class TestALease:
             assert lock.give(before) is Released.NOT_YOURS
             assert lock.give(after) is Released.RELEASED
 
-    def test_re_entry_is_counted(self, store: str) -> None:
-        lock = TaskLock("video:1", reentrant=True)
-        lease = taken(lock.take())
-        assert lock.take() is lease
-        assert lock.give(lease)
-        assert is_task_locked("video:1")
-        assert lock.give(lease) is Released.RELEASED
-        assert not is_task_locked("video:1")
-
     def test_says_who_has_it(self, store: str) -> None:
         lock = TaskLock("video:1", task=Task("transcode", "one"), row="videos.video:1", kind="video:{id}")
         lease = taken(lock.take())

@@ -242,7 +242,7 @@ class LockContract(StoreContract):
 
     # Coroutines
 
-    def test_the_async_verbs_answer_as_the_plain_ones(self, backend: LockStore) -> None:
+    def test_in_an_event_loop_the_async_verbs_answer_as_the_plain_ones(self, backend: LockStore) -> None:
         async def main() -> None:
             mine = an_ask("video:1")
             grant = granted(await backend.aacquire(mine))
@@ -255,18 +255,11 @@ class LockContract(StoreContract):
             assert await backend.arelease("video:1", mine.token) is Released.RELEASED
             assert await backend.arelease("video:1", mine.token) is Released.GONE
             assert await backend.aget("video:1") is None
-
-        async_to_sync(main)()
-
-    def test_the_plain_verbs_work_in_the_thread_of_an_event_loop(self, backend: LockStore) -> None:
-        async def main() -> None:
-            mine = an_ask("video:1")
             granted(backend.acquire(mine))
             assert held(backend.get("video:1")).token == mine.token
             assert backend.renew([Renewal("video:1", mine.token, 60_000)]) == [RenewalResult.RENEWED]
             assert backend.extend("video:1", mine.token, 60_000, 60_000) is True
             assert backend.release("video:1", mine.token) is Released.RELEASED
-            assert backend.remove("video:1") is None
 
         asyncio.run(main())
 

@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-
-import pytest
-from asgiref.sync import async_to_sync
-
-from django_tasklock.backends.contract.stores import Permits, Waiter
+from django_tasklock.backends.contract.stores import Permits
 from django_tasklock.types import Busy, Grant, Released
 from tests.contract.conformance.permits import NAME, PermitStoreContract, fill, tokens
 from tests.support.stores import an_ask
@@ -69,34 +64,3 @@ class PermitWakingContract(PermitStoreContract):
         assert isinstance(generous.wait(20), Grant)
         strict.leave()
         generous.leave()
-
-    def test_a_cancelled_coroutine_leaves_the_queue_and_the_next_is_served(self, permits: Permits) -> None:
-        taken = fill(permits, 1)
-
-        async def wait(waiter: Waiter) -> Grant | Busy | None:
-            while not isinstance(answer := await waiter.aacquire(), Grant):
-                if (handed := await waiter.await_(5)) is not None:
-                    return handed
-            return answer
-
-        async def so_many_wait(number: int) -> None:
-            async with asyncio.timeout(10):
-                while (await permits.amembers(NAME))[0].waiting < number:  # noqa: ASYNC110  # of another process as well
-                    await asyncio.sleep(0.003)
-
-        async def both() -> None:
-            first, second = permits.waiter(an_ask(NAME, limit=1)), permits.waiter(an_ask(NAME, limit=1))
-            task = asyncio.ensure_future(wait(first))
-            await so_many_wait(1)
-            other = asyncio.ensure_future(wait(second))
-            await so_many_wait(2)
-            task.cancel()
-            with pytest.raises(asyncio.CancelledError):
-                await task
-            await first.aleave()
-            await permits.arelease(NAME, taken[0])
-            assert isinstance(await asyncio.wait_for(other, 20), Grant)
-            await second.aleave()
-            assert [record.token for record in await permits.amembers(NAME)] == [second.request.token]
-
-        async_to_sync(both)()
