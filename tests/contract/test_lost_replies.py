@@ -25,7 +25,9 @@ from tests.support.twins import TWINS, call, conflict, token_in
 pytest_plugins = ["tests.support.redis_fixtures"]
 pytestmark = pytest.mark.redis
 
-ACQUIRE, RELEASE, EXTEND, RENEW, REMOVE = map(scripts, ("acquire", "release", "extend", "renew", "remove"))
+ACQUIRE, RELEASE, EXTEND, RENEW, REMOVE, FLAG = map(
+    scripts, ("acquire", "release", "extend", "renew", "remove", "flag")
+)
 STRANGER = new_token()
 Store = redis.Redis  # bytes in and out
 
@@ -99,6 +101,16 @@ def test_a_lost_reply_does_not_turn_a_lapsed_lock_into_a_released_one(
     assert not lock.release()
     assert lost.met
     assert token_in(store, name) == STRANGER
+
+
+def test_a_flag_whose_clearing_was_not_told_may_have_been_set(proxy: Proxy, name: str) -> None:
+    """Gold standard 8.27: else nobody promotes the message that is parked behind the lock."""
+    store = get_backend()
+    store.set_flag(name)
+    lost = proxy.lose_reply(FLAG)
+    assert store.clear_flag(name) is True
+    assert lost.met
+    assert store.clear_flag(name) is False
 
 
 def test_force_release_is_not_sent_twice(proxy: Proxy, store: Store, stranger: RedisBackend, name: str) -> None:

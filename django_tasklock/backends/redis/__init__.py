@@ -171,7 +171,8 @@ class RedisBackend(QueueStore, LockStore):
         return bool(self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [KEPT])[0])
 
     def clear_flag(self, name: str) -> bool:
-        return bool(self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])[0])
+        was_set, doubt = self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])
+        return bool(was_set) or doubt  # the lost reply may have had it
 
     def tally(self, name: str, number: int = 1) -> int:
         return int(self.client.run(TALLY, [self.layout.flag(name)], [number, KEPT])[0])
