@@ -49,6 +49,8 @@ def current_lock() -> TaskLock:
     return lock
 
 
+MOST_ENDED = 32
+"""The most leases that are over, and not released, which an object keeps: their takers can still release them."""
 _GENERATOR = inspect.CO_GENERATOR | inspect.CO_ASYNC_GENERATOR
 
 
@@ -250,7 +252,12 @@ class Acquirable(ABC):
     def _keep(self, answer: Lease | Refusal) -> bool:
         if isinstance(answer, Refusal):
             return False
-        self._acquired = [lease for lease in self._acquired if not lease.released] + [answer]
+        for old in self._acquired[:-MOST_ENDED]:  # in place: other threads add and remove theirs meanwhile
+            if not (old.released or old.lost):
+                break
+            with contextlib.suppress(ValueError):
+                self._acquired.remove(old)
+        self._acquired.append(answer)
         return True
 
     def _unkeep(self) -> Lease:

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import logging
+import sys
+import weakref
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from math import inf
 from typing import Any
 
 import pytest
@@ -22,6 +25,8 @@ from django_tasklock import (
     current_lock,
     signals,
 )
+from django_tasklock.backends import get_backend
+from django_tasklock.locks.lease import Lease
 from django_tasklock.types import Released, fingerprint
 from tests.support.current import here
 from tests.support.guards import heard
@@ -74,6 +79,30 @@ class TestPermits:
             assert not one(lambda: limiter.acquire(blocking=False))
             assert two(limiter.release) is Released.RELEASED
             assert three(limiter.release) is Released.RELEASED
+
+    def test_threads_that_acquire_at_once_through_one_object_keep_their_permits(self, store, monkeypatch):
+        """A lease that nobody has any more is not renewed, and cannot be released."""
+        limiter, leases = ConcurrencyLimiter("transcode", 10_000), weakref.WeakSet[Lease]()
+
+        def take(wait: float) -> Lease:  # at once, so that the threads meet where they keep what they were given
+            leases.add(lease := Lease(get_backend().permits, "transcode", None))
+            lease.deadline = inf
+            return lease
+
+        def take_many() -> None:
+            for _ in range(300):
+                assert limiter.acquire()
+
+        monkeypatch.setattr(limiter, "take", take)
+        interval = sys.getswitchinterval()
+        try:
+            sys.setswitchinterval(1e-6)
+            with ThreadPoolExecutor(8) as pool:
+                for done in [pool.submit(take_many) for _ in range(8)]:
+                    done.result(60)
+        finally:
+            sys.setswitchinterval(interval)
+        assert len(leases) == 8 * 300
 
     def test_a_nested_call_goes_on_with_the_permit_of_its_thread(self, store):
         """It would wait for itself for ever."""

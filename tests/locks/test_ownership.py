@@ -6,6 +6,7 @@ A lease is a value in its taker's hand, and what the store granted too late is n
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 
@@ -28,7 +29,7 @@ from django_tasklock.locks import acquire as acquiring, lock as locks
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.types import AcquireRequest, Busy, Grant
 from tests.support.public import in_store
-from tests.support.stores import an_ask, eventually
+from tests.support.stores import an_ask, end_lease, eventually
 
 
 @pytest.fixture(params=["memory"])
@@ -116,6 +117,15 @@ class TestWhoWasRefused:
         assert lost.release() is Released.NOT_YOURS
         assert later.held
         assert later.release() is Released.RELEASED
+
+    def test_an_object_whose_lock_is_lost_again_and_again_does_not_keep_all_its_leases(self, store):
+        lock, leases = TaskLock("video:1", timeout=60, lease=None), weakref.WeakSet[Lease]()
+        for _ in range(200):
+            assert lock.acquire()
+            leases.add(lock.require_lease())
+            end_lease(lock)
+        assert len(leases) < 50
+        assert lock.release() is Released.GONE
 
 
 class TestCalls:
