@@ -245,8 +245,9 @@ class Acquirable(ABC):
         return await self.agive(self._unkeep())
 
     def _seconds(self, blocking: bool | None, blocking_timeout: Duration | None) -> float:
-        if blocking is None and blocking_timeout is None:
-            return self.parameters.max_wait
+        own = self.parameters.max_wait
+        if blocking_timeout is None and (blocking is None or (blocking and own)):
+            return own
         return seconds_to_wait(blocking, blocking_timeout, self.name)
 
     def _keep(self, answer: Lease | Refusal) -> bool:

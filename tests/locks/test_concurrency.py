@@ -32,7 +32,7 @@ from tests.support.current import here
 from tests.support.guards import heard
 from tests.support.public import in_store, setting
 from tests.support.stores import eventually
-from tests.support.twins import TWINS, conflict
+from tests.support.twins import TWINS, call, conflict
 
 
 @pytest.fixture(params=["memory"])
@@ -61,6 +61,20 @@ class TestPermits:
             assert error.name == "transcode"
             assert error.holder == limiter.members()[0].holder
             assert 3500 < error.time_left <= 3600
+            run(limiter.release)
+
+    @TWINS
+    def test_a_call_that_only_says_that_it_waits_does_so_for_as_long_as_the_object_says(self, store, way):
+        """As in redis-py; a ``blocking_timeout`` of the call comes first."""
+        lock, limiter = TaskLock("transcode", blocking_timeout=0.05), ConcurrencyLimiter("transcode", 1)
+        patient = ConcurrencyLimiter("transcode", 1, blocking_timeout=0.05)
+        with elsewhere() as run:
+            held = run(TaskLock("transcode").take)
+            run(limiter.acquire)
+            for waiter in (lock, patient):
+                assert call(way, waiter, "acquire", blocking=True) is False
+                assert call(way, waiter, "acquire", blocking=True, blocking_timeout=0.001) is False
+            run(lock.give, held)
             run(limiter.release)
 
     def test_releasing_a_permit_twice_does_not_release_the_permit_of_another_owner(self, store):
