@@ -24,7 +24,7 @@ class Outage:
     def check(self) -> None:
         """Raise the error of the last second: after it the store is not asked again yet."""
         if self._error is not None and monotonic() < self._retry_at:
-            raise self._error
+            raise self._error.with_traceback(None)  # or it would grow with each call
 
     def apply(self, name: str, policy: OutagePolicy, error: BackendUnavailable) -> None:
         """Let the call go on without the store, or raise ``error``, by the limiter's policy.

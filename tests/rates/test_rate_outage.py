@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+import traceback
 
 import pytest
 
@@ -60,10 +61,12 @@ class TestPolicies:
     def test_the_store_is_not_asked_for_each_call_meanwhile(self, proxy, name):
         limiter = RateLimiter(name, "100/h", on_unavailable="open")
         proxy.say("LOADING later")
-        with proxy.recorded() as sent:
+        with proxy.recorded() as sent, heard(signals.rate_unavailable) as met:
             for _ in range(20):
                 limiter.acquire()
         assert len(sent) <= 4
+        longest = max(len(traceback.extract_tb(one["error"].__traceback__)) for one in met)
+        assert longest < 20, "the error of all of them grows with each"
 
 
 class TestSleepers:
