@@ -10,7 +10,7 @@ from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from django.core.management import call_command
-from django.db import connection
+from django.db import connection, transaction
 from django.test import override_settings
 from django.utils.timezone import now as tz_now
 
@@ -18,7 +18,7 @@ from django_tasklock import task_lock
 from django_tasklock.backends.cache import CacheBackend, backend as module, weakness
 from django_tasklock.backends.cache.alias import cache_key
 from django_tasklock.conf import Settings
-from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.exceptions import BackendUnavailable, TransactionOpen
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Busy, Grant, Released, Renewal, RenewalResult
 from tests.support.caches import FakeMemcached, HidingCache
@@ -267,6 +267,17 @@ class TestDatabaseCacheDown:
         assert task_lock("video:1")(lambda: "ran")() == "ran"
         heartbeat.reconciler.clear()
         monkeypatch.undo()
+
+    def test_no_lock_is_granted_that_a_rollback_would_undo(self, table):
+        mine = an_ask("video:1")
+        granted(table.acquire(mine))
+        for write in (
+            lambda: table.acquire(an_ask("video:2")),
+            lambda: table.extend("video:1", mine.token, 60_000, 60_000),
+        ):
+            with transaction.atomic(), pytest.raises(TransactionOpen, match=r"the cache's table inside an open trans"):
+                write()
+        assert table.get("video:1").token == mine.token
 
     def test_an_entry_outlives_the_lease(self, table, monkeypatch):
         """Django cuts off the fraction of a second at which an entry ends, not of its length."""

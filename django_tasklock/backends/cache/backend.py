@@ -21,6 +21,7 @@ from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, ch
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.db.reconnect import close_dropped, serves_nobody
+from django_tasklock.db.transactions import durable, in_callers_transaction
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.types import (
     AcquireRequest,
@@ -50,7 +51,8 @@ class CacheBackend(LockStore):
 
     Recorded times are those of the clients' clocks and only for people: the cache itself expires the entries. The fence
     grows as long as the cache keeps the last one; after a loss of data it starts from a client's clock, and is only as
-    good as that. A lease of 1.5 s lasts 2 s or more, because every cache understands whole seconds only.
+    good as that. A lease of 1.5 s lasts 2 s or more, because every cache understands whole seconds only. With a table
+    as the cache, a lock is neither acquired nor extended inside ``atomic()``.
     """
 
     where = "django"
@@ -63,6 +65,7 @@ class CacheBackend(LockStore):
 
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         key = self._key(request.name)
+        self._refuse_uncommitted(request.name)
         with self._asking(request.name) as cache:
             for _ in range(2):
                 sent, now = monotonic(), time.time_ns() // 1000
@@ -113,6 +116,7 @@ class CacheBackend(LockStore):
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         key = self._key(name)
+        self._refuse_uncommitted(name)
         with self._asking(name) as cache:
             found = _decoded(cache.get(key)) if self._renew(cache, Renewal(name, token, ttl)) else None
             if found is None or found.get("token") != token:
@@ -203,6 +207,13 @@ class CacheBackend(LockStore):
 
     def _key(self, name: str, kind: str = ":") -> str:
         return cache_key(self._prefix.removesuffix(":") + kind + name)
+
+    def _refuse_uncommitted(self, name: str) -> None:
+        """Raise ``TransactionOpen`` if the cache is a table and a rollback would undo what is written there now."""
+        database = self.private.database
+        if database is not None and in_callers_transaction(database):
+            with durable(database.alias, "change the cache's table", name):
+                pass  # the transaction of a TestCase
 
     @contextmanager
     def _asking(self, name: str | None) -> Iterator[BaseCache]:
