@@ -10,6 +10,7 @@ from django.core import checks
 from django.db.models import Model
 
 from django_tasklock.celery.task_modules import import_task_modules
+from django_tasklock.checks.settings import valid_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns, registered, unfit
 from django_tasklock.guards.keys import key_field
@@ -17,6 +18,8 @@ from django_tasklock.guards.keys import key_field
 
 def check_guards(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report E004: an unusable guard. W003: rows without token. W017: failed import."""
+    if valid_settings() is None:
+        return []  # tasks read the settings when they are bound: each would repeat what E001 says
     found: list[checks.CheckMessage] = [*_check_imports()]
     reported: set[tuple[str, str]] = set()
     for model_or_label, guard, _, _, lookup in registered():

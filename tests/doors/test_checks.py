@@ -105,6 +105,12 @@ class TestSettings:
         with pytest.raises(SystemCheckError, match=r"tasklock\.E001"):
             call_command("check")
 
+    def test_e001_alone_says_why_tasks_cannot_be_bound(self, settings, monkeypatch):
+        monkeypatch.setattr("django_tasklock.checks.guards.import_task_modules", lambda: ("TASKLOCK has no setting",))
+        found("W017")
+        settings.TASKLOCK = {"TIMOUT": 5}
+        found("E001")
+
     def test_w008_a_key_that_can_be_guessed(self, settings):
         """Or whose name and secret stand in each other's place: neither is told."""
         settings.TASKLOCK = {"LOCATION": ELSEWHERE, "API_KEYS": {"grafana": SECRET[:31], "curl": SECRET}}

@@ -86,7 +86,7 @@ class Reader:
                 )
             return
         line = line.replace("pip install django-tasklock ", f"pip install --quiet {self.wheel} ")
-        line = line.replace("python -m venv", f"{sys.executable} -m venv")
+        line = line.replace("python3 -m venv", f"{sys.executable} -m venv")
         done = subprocess.run(
             ["bash", "-ec", line],
             cwd=self.here,
