@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
 from django_tasklock.conf import Duration, Settings, get_settings
@@ -38,6 +39,8 @@ class LimitOfCall:
         blocking_timeout: Duration | None,
     ) -> None:
         self.name = name
+        if isinstance(blocking_timeout, timedelta):
+            blocking_timeout = blocking_timeout.total_seconds()
         self.blocking_timeout = blocking_timeout
         """The longest that a call waits, in seconds; ``None``: the limiter's ``max_wait``."""
         self._limiter = limiter

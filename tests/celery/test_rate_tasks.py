@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 import time
+from datetime import timedelta
 from itertools import pairwise
 
 import pytest
@@ -223,6 +224,12 @@ class TestOneMessage:
         assert (state, type(error)) == ("FAILURE", RateLimitExceeded)
         assert re.search(r"the next reservation is in (300|2\d\d)\.", str(error))
         assert booked(limiter) == (1, 0)
+
+    def test_a_longest_wait_as_a_timedelta_counts_what_is_left_of_it(self, app, name):
+        full(RateLimiter(name, "1/5m"), 1)
+        limited(app, name, blocking_timeout=timedelta(minutes=10)).delay()
+        assert app.run()[0] == "RETRY"
+        assert app.take().ours["rate"]["left"] == pytest.approx(300, abs=30)
 
     def test_one_that_is_skipped_gives_its_reservation_back(self, app, name):
         limiter = RateLimiter(name, "1/5m")
