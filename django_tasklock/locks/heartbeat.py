@@ -156,9 +156,13 @@ class Heartbeat:
                 self.thread = threading.Thread(target=self._run, name="tasklock-heartbeat", daemon=True)
                 try:
                     self.thread.start()
-                except BaseException:
+                except BaseException as error:
                     self.thread = None  # if it was started nevertheless, it sees that it is not the one and ends
-                    raise
+                    if not isinstance(error, RuntimeError):
+                        raise
+                    # The process ends, or may have no more threads: until then a lock is as good as its lease.
+                    log(logging.WARNING, "heartbeat: not started, so no lease is renewed: %s", error)
+                    return
                 if died:
                     log(logging.ERROR, "heartbeat: its thread had died, another one was started")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import math
 import os
 import signal
 import sys
@@ -412,3 +413,28 @@ def test_one_that_is_dead_is_seen_and_started_again_and_that_is_said(
         assert heartbeat.alive
         assert "heartbeat: its thread had died, another one was started" in warnings_logged()
         renews_at_once(lock)
+
+
+def test_where_no_thread_can_be_started_a_lock_is_as_good_as_its_lease(
+    name: str, monkeypatch: pytest.MonkeyPatch, warnings_logged: Callable[[], list[str]]
+) -> None:
+    """As at the end of a process, in Python 3.12, or where a container has no room for another thread."""
+    before, heartbeat.thread = heartbeat.thread, None
+    if before is not None:
+        heartbeat._wake.put(None)  # it sees that it is not wanted any more
+        before.join()
+    heartbeat._wakes_at = math.inf
+
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", start)
+        lock = TaskLock(name, lease=60)
+        assert lock.acquire()
+        assert "heartbeat: not started, so no lease is renewed: can't start new thread" in warnings_logged()
+        lock.ensure_held()
+        assert not heartbeat.alive
+    lock.ensure_held()
+    renews_at_once(lock)
+    assert lock.release() is Released.RELEASED
