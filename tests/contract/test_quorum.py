@@ -307,12 +307,13 @@ class TestLateAnswers:
     """Two of three decide, and the third one is slow."""
 
     def test_a_release_does_not_overtake_the_request_before_it(self, backend, proxies):
-        executed = threading.Event()
-        proxies[2].fault(scripts("quorum_acquire"), first=lambda: time.sleep(0.1), then=executed.set)
+        go_on, executed = threading.Event(), threading.Event()
+        proxies[2].fault(scripts("quorum_acquire"), first=lambda: go_on.wait(60), then=executed.set)
         mine = an_ask(NAME)
         granted(backend.acquire(mine))
         assert backend.release(NAME, mine.token) is Released.RELEASED
         assert not executed.is_set()
+        go_on.set()
         assert executed.wait(10)
         eventually(lambda: tokens() == [None] * 3)
 

@@ -549,9 +549,9 @@ class TestSomebodyWhoWaits:
         granted(stranger.acquire(an_ask(name, token)))
         lock = TaskLock(name, on_unavailable="run")
         with ThreadPoolExecutor(1) as pool:
-            refused = pool.submit(conflict, way, lock, 0.5)
+            refused = pool.submit(conflict, way, lock, 4)
             eventually(lambda: listening(store, name) == 1 and proxy.quiet)
             proxy.refuse()
-            assert refused.result(10).__cause__ is None, "busy, not unavailable"
+            assert refused.result(30).__cause__ is None, "busy, not unavailable"
         assert not lock.taken
         assert token_in(store, name) == token

@@ -154,7 +154,7 @@ class RateContract(StoreContract):
         terms = a_limit(1, SECOND * 6 // 5, margin=SECOND // 20)
         _, first, second = (booked(rates.reserve(terms, 1, LONG)) for _ in range(3))
         assert first.must_resume
-        eventually(lambda: rates.usage(terms).time > first.time + SECOND // 2)
+        eventually(lambda: rates.usage(terms).time > first.time + SECOND // 10)
         late = booked(rates.resume(terms, 1, first.slot, first.edition, LONG))
         assert late.time >= second.time - ROUNDED
         assert not late.must_resume
