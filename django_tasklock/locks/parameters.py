@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import timedelta
 from typing import NamedTuple
 
 from django_tasklock.conf import Duration, LeaseTime, OnUnavailable, Timeout, get_settings, milliseconds, spans
@@ -20,6 +21,8 @@ def seconds_to_wait(blocking: bool | None, blocking_timeout: Duration | None, na
         return math.inf if blocking else 0.0
     if blocking is False:
         raise TaskLockError(f"blocking_timeout={blocking_timeout!r} with blocking=False means nothing", name=name)
+    if blocking_timeout in (0, timedelta(0)) and not isinstance(blocking_timeout, bool):
+        return 0.0  # what is left of somebody's time may be nothing
     return milliseconds(blocking_timeout, "blocking_timeout", name=name) / 1000
 
 

@@ -142,18 +142,23 @@ class TestDurations:
 
     @pytest.mark.parametrize("value", [0, math.nan, timedelta(0), "60", True], ids=repr)
     def test_it_is_said_which_is_none(self, value):
-        for option in ("timeout", "lease", "blocking_timeout"):
+        for option in ("timeout", "lease"):
             with pytest.raises(TaskLockError, match=f"^{option} must be"):
                 by_object("video:42", **{option: value})
-        with pytest.raises(TaskLockError, match="^blocking_timeout must be") as caught:
-            TaskLock("video:42").acquire(blocking_timeout=value)
-        assert caught.value.name == "video:42"
         with pytest.raises(TaskLockError, match="^timeout must be"):
             extend_task_lock("video:42", value)  # though there is nothing to extend
         with TaskLock("video:42", timeout=100) as lock:
             with pytest.raises(TaskLockError, match="^timeout must be"):
                 lock.extend(value)
             assert lock.info().time_left <= 100
+
+    @pytest.mark.parametrize("value", [-1, math.nan, "60", False], ids=repr)
+    def test_it_is_said_which_is_no_time_to_wait(self, value):
+        with pytest.raises(TaskLockError, match="^blocking_timeout must be"):
+            by_object("video:42", blocking_timeout=value)
+        with pytest.raises(TaskLockError, match="^blocking_timeout must be") as caught:
+            TaskLock("video:42").acquire(blocking_timeout=value)
+        assert caught.value.name == "video:42"
 
     @pytest.mark.parametrize("timeout", [math.inf, 10**12], ids=repr)
     def test_one_that_is_too_long(self, timeout):

@@ -12,12 +12,13 @@ import signal
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
 from typing import Any
 
 import pytest
 import redis
 
-from django_tasklock import TaskLock
+from django_tasklock import TaskLock, TaskLockAcquireError, acquire_task_lock, release_task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend, keys, wake
 from django_tasklock.backends.redis.keys import HANDOVER_TTL
@@ -387,3 +388,15 @@ def test_a_message_about_an_earlier_turn_is_no_grant(store: redis.Redis, another
         assert waiter.wait(0.3) is None
         assert backend.release(name, holder.token) is Released.RELEASED
         eventually(lambda: waiter.wait(1))
+
+
+@pytest.mark.parametrize("nothing", [0, timedelta(0)], ids=repr)
+def test_who_has_no_time_left_does_not_wait(store: Store, name: str, nothing: Any) -> None:
+    token = acquire_task_lock(name)
+    assert not TaskLock(name).acquire(blocking_timeout=nothing)
+    with pytest.raises(TaskLockAcquireError, match="did not wait for it"), TaskLock(name, blocking_timeout=nothing):
+        raise AssertionError("it is held")
+    assert queue(store, name) == 0
+    assert token is not None
+    release_task_lock(name, token)
+    assert TaskLock(name).acquire(blocking_timeout=nothing)
