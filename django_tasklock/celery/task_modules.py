@@ -27,7 +27,7 @@ def import_task_modules() -> tuple[str, ...]:
 
     If the project has an app, Celery's own way: autodiscovery, ``imports`` and ``include``. Otherwise the ``tasks``
     module of every installed app. A failed import ends it, and is logged once; the guards of what was not imported are
-    unknown to this process.
+    unknown to this process. In a worker, which could not do its work, it raises what failed.
     """
     app = app_or_default()
     with _lock:
@@ -46,6 +46,8 @@ def _import(app: Any) -> tuple[str, ...]:
                 app.loader.import_default_modules()
         app.finalize()  # binds the tasks, which registers the guards of task classes
     except Exception as error:
+        if app.loader.worker_initialized:
+            raise  # to Celery it is finalized, with tasks missing: a worker that went on would drop their messages
         text = f"a task module of the Celery app {app.main!r} cannot be imported here: {type(error).__name__}: {error}"
         logger.warning("%s; the guards in it are not known to this process", text, exc_info=error)
         return (text,)

@@ -58,10 +58,17 @@ FILES = {
         from celery import shared_task
 
         from django_tasklock import StateGuard, model_lock
+        from django_tasklock.celery import OnceTask
         from films.models import Film
 
         if os.environ.get("WEB") == "broken":
             import ffmpeg_of_the_worker
+
+        if os.environ.get("WEB") == "mistyped":
+
+            @shared_task(base=OnceTask, key="film:{kp}")
+            def scale(pk):
+                pass
 
         FIELD = "statos" if os.environ.get("WEB") == "misspelt" else "status"
 
@@ -124,6 +131,19 @@ CHECK = """
     print(json.dumps([[one.id, one.msg] for one in run_checks(tags=["tasklock"])]))
 """
 
+BEGIN_WORKER = """
+    import json
+    import django; django.setup()
+    import films.tasks  # as a view does that publishes one
+    from project.celery import app
+
+    try:
+        app.loader.init_worker()  # with which a worker begins
+        print(json.dumps(sorted(name for name in app.tasks if name.startswith("films"))))
+    except Exception as error:
+        print(json.dumps(str(error)))
+"""
+
 
 @pytest.fixture
 def run(tmp_path: Path) -> Callable[..., Any]:
@@ -161,3 +181,9 @@ def test_a_release_fences_whatever_the_web_process_has_imported(run: Callable[..
 def test_the_checks_see_guards_that_only_the_worker_imports(run: Callable[..., Any]) -> None:
     found = dict(run(CHECK, web="misspelt"))
     assert "'statos'" in found["tasklock.E004"]
+
+
+def test_a_worker_does_not_begin_without_some_of_its_tasks(run: Callable[..., Any]) -> None:
+    """The checks bind its tasks before the worker does, and one that cannot be bound leaves others out."""
+    assert run(BEGIN_WORKER) == ["films.tasks.process"]
+    assert "names 'kp', which is no argument of it; known: pk" in run(BEGIN_WORKER, web="mistyped")
