@@ -11,6 +11,7 @@ from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import RequestDataTooBig
 from django.db import connections, transaction
+from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 from rest_framework import serializers
 from rest_framework.authentication import BaseAuthentication
@@ -126,9 +127,13 @@ class EndPointView(APIView):
         return answer_exception
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
-        """Add ``no-store``, because the state is outdated a moment later."""
+        """Let nobody store it: the state is outdated a moment later, and it is for this caller alone.
+
+        ``no-store`` does not suffice: earlier releases of Django keep such an answer in the cache of a whole site,
+        and give it to callers without a key.
+        """
         response = super().finalize_response(request, response, *args, **kwargs)
-        response["Cache-Control"] = "no-store"
+        add_never_cache_headers(response)
         return response
 
 

@@ -31,7 +31,8 @@ class TestOneLock:
         lock = lock_up(name, lease=60)
         response = by_key.get(url(name))
         assert response.status_code == 200
-        assert response["Cache-Control"] == "no-store"
+        # The cache of a whole site keeps what says only "no-store", in earlier releases of Django.
+        assert {"no-store", "private"} <= set(response["Cache-Control"].split(", "))
         assert response["Content-Type"] == "application/json"
         body, info = response.json(), get_lock_info(name)
         assert response["ETag"] == f'"{info.fingerprint}"'
