@@ -14,7 +14,7 @@ from django.contrib.admin.models import CHANGE, LogEntry
 from django.contrib.auth import get_user_model
 from django.db import transaction
 
-from django_tasklock import Claim, StaleClaim, TaskLockError, model_lock, signals
+from django_tasklock import Claim, StaleClaim, StateGuard, TaskLockError, model_lock, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.exceptions import TransactionOpen
 from django_tasklock.guards.guard import registered
@@ -25,7 +25,7 @@ from django_tasklock.types import Released
 from tests.support.guards import GUARD, heard, only_guards
 from tests.support.public import in_store, raw_redis
 from tests.support.stores import an_ask, granted, stores
-from tests.testapp.models import Video
+from tests.testapp.models import Track, Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -146,6 +146,22 @@ class TestGuarded:
         assert row(video)[1] == old.token
         assert release_lock(old.lock.name, by=BY, row_state="failed").fenced
         assert row(video) == ("failed", "", 2)
+
+    def test_a_state_that_a_constraint_refuses_is_an_error_that_asks_for_another(self, store):
+        one_waits = StateGuard(field="token", claim_from=["waiting"], claim_as="running", failed="failed")
+
+        @model_lock(Track, "track:{pk}", guard=one_waits)
+        def work(pk: int) -> None:
+            other.save()
+            with pytest.raises(TaskLockError, match=r"refuses to leave .* 'waiting' .* another state"):
+                release_lock(f"track:{pk}", by=BY)
+            assert release_lock(f"track:{pk}", by=BY, row_state="failed").fenced
+
+        track, other = Track.objects.create(token="waiting"), Track(token="waiting")
+        with pytest.raises(StaleClaim):
+            work(track.pk)
+        track.refresh_from_db()
+        assert track.token == "failed"
 
     def test_it_refuses_to_work_in_an_open_transaction(self, store, video):
         """Or the lock would be free before others can see that the row is."""

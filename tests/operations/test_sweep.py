@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 import redis
 
+from django_tasklock import StateGuard
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
-from tests.support.guards import GUARD, ONCE, no_guards
+from tests.support.guards import GUARD, ONCE, new_token, no_guards
 from tests.support.stores import clear
 from tests.support.sweeping import (
     ELSEWHERE,
@@ -29,7 +30,7 @@ from tests.support.sweeping import (
     swept,
     tally_of,
 )
-from tests.testapp.models import PlainVideo, Video
+from tests.testapp.models import PlainVideo, Track, Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -198,6 +199,22 @@ def test_of_two_guards_that_put_back_differently_none_is_chosen(store: str) -> N
     assert tally_of(report) == {"abandoned": (1, 0, 0, 1)}
     assert "several guards" in found(report, "abandoned").why
     assert state(row)[0] == "processing"
+
+
+def test_a_row_that_a_constraint_keeps_as_it_is_keeps_no_other_from_being_put_back(store: str) -> None:
+    """Of a project's own: one row waits at a time, and while this one was worked on another began to wait."""
+    one_waits = StateGuard(field="token", claim_from=["waiting"], claim_as="running", done="done")
+    guarded_function(Track, "track:{video_id}", guard=one_waits)
+    guarded_function(guard=ONCE)
+    track = Track.objects.create(token="running", lock_token=new_token(), lock_epoch=1)
+    Track.objects.create(token="waiting")
+    row = claimed()
+    report = swept()
+    assert tally_of(report) == {"abandoned": (2, 1, 0, 1)}
+    assert [one.why for one in report.findings if "refuses the state 'waiting'" in one.why], report.findings
+    assert state(row) == ("uploading", "", 2)
+    track.refresh_from_db()
+    assert (track.token, track.lock_epoch) == ("running", 1)
 
 
 def test_older_than_spares_what_is_young_and_leaves_rows_out(store: str) -> None:
