@@ -9,7 +9,7 @@ One process of a project is enough, whichever: but for the connections, the numb
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -182,10 +182,14 @@ def _gauges(gauges: Gauges) -> Iterator[Family]:
         if value is not None:
             yield from _present((metric, {(): value}))
     limiters = gauges.limiters
+    waiting: Counter[tuple[str, ...]] = Counter()  # a rate limit and a concurrency limiter may have one name
+    for one in limiters:
+        waiting[one.limiter,] += one.waiting
+    used = sorted((one.ratio, one.limiter) for one in limiters if one.ratio is not None)
     yield from _present(
         (MEMBERS, {(one.limiter,): one.used for one in limiters if one.type == "concurrency"}),
-        (USED, {(one.limiter,): one.ratio for one in limiters if one.ratio is not None}),
-        (WAITING, {(one.limiter,): one.waiting for one in limiters}),
+        (USED, {(limiter,): ratio for ratio, limiter in used}),  # of one name the fuller one, which comes later
+        (WAITING, waiting),
         (PAUSED, {(one.limiter,): one.paused for one in limiters if one.type == "rate"}),
     )
 

@@ -86,6 +86,16 @@ class TestScraping:
         known = LISTED | {f"{name}_{part}" for name in LISTED for part in ("bucket", "count", "sum", "created")}
         assert {name for name, _ in found} <= known
 
+    def test_permits_do_not_hide_a_full_rate_limit_of_the_same_name(self, store):
+        limiter = RateLimiter("searcher", "1/m")
+        limiter.reserve()
+        limiter.reserve()
+        with ConcurrencyLimiter("searcher", 10):
+            found = shown()
+        assert found["tasklock_limiter_used_ratio", (("limiter", "searcher"),)] == 1
+        assert found["tasklock_limiter_waiting", (("limiter", "searcher"),)] == 1
+        assert found["tasklock_limiter_members", (("limiter", "searcher"),)] == 1
+
 
 @pytest.mark.django_db(transaction=True)
 class TestCounts:
