@@ -100,14 +100,18 @@ class Message:
 
     @property
     def wants_result(self) -> bool:
-        """Whether its states and result are stored."""
-        return not (self.task.ignore_result or getattr(self.request, "ignore_result", False))
+        """Whether its states and result are stored: as its caller says, or else its task."""
+        ignored = vars(self.request).get("ignore_result")  # its class says False where the caller says nothing
+        return not (self.task.ignore_result if ignored is None else ignored)
 
     def to_signature(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
         """Return a signature that sends the message again after ``countdown`` seconds, as the same try."""
         header["again"] = self.retries if self.may_be_restarted else None
         our_header = {key: value for key, value in {**self.header, **header}.items() if value is not None}
-        options = {} if countdown is None else {"countdown": countdown}
+        # Celery sends this on only from 5.7.
+        options: dict[str, Any] = {"ignore_result": not self.wants_result}
+        if countdown is not None:
+            options["countdown"] = countdown
         headers = {**(self.request.headers or {}), HEADER: bind_header(our_header, self.task.name, self.id)}
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
