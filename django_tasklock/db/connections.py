@@ -25,6 +25,7 @@ from django.db.backends.signals import connection_created
 
 from django_tasklock.db.threads import run_to_end
 from django_tasklock.db.transactions import in_callers_transaction
+from django_tasklock.exceptions import TaskLockError
 from django_tasklock.process import check_process
 
 logger = logging.getLogger("django_tasklock")
@@ -54,9 +55,13 @@ class released_connections:  # noqa: N801  # a context manager, named like Djang
     Use it as ``with``, ``async with``, or as a decorator of functions and coroutine functions; ``using``: aliases, by
     default all. A thread of your own needs it, because nothing else closes its connections:
     ``await asyncio.to_thread(released_connections()(convert), path)``.
+
+    Raises ``TaskLockError`` without the parentheses: the function would be taken for an alias, and never run.
     """
 
     def __init__(self, *using: str) -> None:
+        if any(map(callable, using)):
+            raise TaskLockError("what it decorates is no alias of a database: write released_connections()")
         self.using = using
 
     def __enter__(self) -> Self:

@@ -110,6 +110,10 @@ class TestReleaseConnections:
         assert not is_open()
         assert asyncio.run(main()) is False
 
+    def test_without_its_parentheses_it_is_no_decorator_of_a_function_that_never_runs(self):
+        with pytest.raises(TaskLockError, match=r"write released_connections\(\)"):
+            released_connections(is_open)
+
 
 class TestBodies:
     def test_what_a_body_opened_is_closed_at_its_end_and_what_was_open_before_is_left(self):
