@@ -227,7 +227,7 @@ class Claim:
             self.pk = pk
         rows = rows_of_model.filter(where)
         same = None if self.has_columns else rows.filter(**{self.guard.field: self._state})
-        columns = [name for name in (self.guard.field, *((TOKEN, EPOCH) if self.has_columns else ())) if name]
+        columns = [self.lookup, *filter(None, [self.guard.field]), *((TOKEN, EPOCH) if self.has_columns else ())]
 
         def attempt() -> tuple[bool, dict[str, Any] | None]:
             claimed = write(briefly(rows), self.pk, values, same=same, change=change)
@@ -240,9 +240,16 @@ class Claim:
             claimed = found[TOKEN] == self.token if self.has_columns else found[self.guard.field] == self._state
             if claimed:
                 change.tell(self.using)
-        if found is not None and claimed and self.has_columns:
-            self.epoch = found[EPOCH]
+        if found is not None and claimed:
+            self._check_spelling(found[self.lookup])
+            self.epoch = found.get(EPOCH, 0)
         return claimed, found
+
+    def _check_spelling(self, stored: Any) -> None:
+        """Raise ``TaskLockError`` if a collation has found the row by another spelling of its key: by another lock."""
+        if isinstance(self.key, str) and stored != self.key:
+            text = f"{self.key!r} is not how {self.model._meta.label} spells the key of its row, which has one lock"
+            raise TaskLockError(f"{text}; pass the value that the row has in it: {stored!r}")
 
     def _close_interrupted(self, values: dict[str, Any], why: Why, ours: bool) -> None:
         """Close the row after an exception from a signal handler interrupted the claim, or the closing write.

@@ -12,7 +12,7 @@ from django.db import models
 from django.test.utils import isolate_apps
 from django.utils.safestring import SafeString
 
-from django_tasklock import Claim, TaskLockError, current_claim, current_lock, model_lock
+from django_tasklock import Claim, StaleClaim, TaskLockError, current_claim, current_lock, model_lock
 from django_tasklock.guards.keys import check_key
 from django_tasklock.operations import Actor, RowRef, get_lock, list_locks, release_lock
 from tests.support.guards import ONCE, held, new_token, no_guards
@@ -20,7 +20,7 @@ from tests.support.once_app import once_app
 from tests.support.public import in_store
 from tests.support.stores import stores
 from tests.support.sweeping import swept, tally_of
-from tests.testapp.models import Reel, Sequel, Ticket, Track, Video
+from tests.testapp.models import Playlist, Reel, Sequel, Ticket, Track, Video
 
 pytestmark = [pytest.mark.database, pytest.mark.django_db(transaction=True)]
 
@@ -112,6 +112,21 @@ class TestSpelling:
             app.task(work, model=model, guard=ONCE, lookup=lookup)
 
 
+def test_a_spelling_that_only_a_collation_takes_for_the_key_claims_no_row() -> None:
+    """It would be another lock of the same row."""
+    playlist = Playlist.objects.create(slug="Mix")
+
+    @model_lock(Playlist, guard=ONCE, lookup="slug", on_conflict="raise")
+    def work(slug: str) -> str:
+        return "done"
+
+    with pytest.raises(TaskLockError, match="'mix' is not how|there is no testapp.Playlist 'mix'"):
+        work("mix")
+    playlist.refresh_from_db()
+    assert (playlist.status, playlist.lock_token, playlist.lock_epoch) == ("uploading", "", 0)
+    assert work("Mix") == "done"
+
+
 def test_the_row_of_a_token_is_worked_on_and_not_the_one_whose_number_it_looks_like() -> None:
     Track.objects.create(pk=7)
     Track.objects.create(pk=8, token="7")
@@ -133,6 +148,20 @@ def test_the_row_of_a_token_is_worked_on_and_not_the_one_whose_number_it_looks_l
         (8, "ready", "x"),
     ]
     assert by_token("7")["state"] is None  # type: ignore[call-overload]  # there is none any more
+
+
+def test_operators_find_the_row_of_a_key_that_validators_would_refuse() -> None:
+    """``save()`` does not ask them."""
+    playlist = Playlist.objects.create(slug="été 24")
+
+    @model_lock(Playlist, guard=ONCE, lookup="slug")
+    def work(slug: str) -> None:
+        assert release_lock(current_lock().name, by=Actor("me")).fenced
+
+    with pytest.raises(StaleClaim):
+        work(playlist.slug)
+    playlist.refresh_from_db()
+    assert (playlist.status, playlist.lock_epoch) == ("uploading", 2)
 
 
 def test_operators_and_the_sweep_find_the_row_of_a_lock_by_its_key() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING
 
-from django.db import models
+from django.db import connection, models
 
 from django_tasklock.models import GuardedModel
 
@@ -21,6 +21,7 @@ __all__ = [
     "PlainImport",
     "PlainTape",
     "PlainVideo",
+    "Playlist",
     "Reel",
     "Report",
     "Scene",
@@ -79,6 +80,15 @@ class Track(GuardedModel):
     uid = models.UUIDField(default=uuid.uuid4, unique=True)
     token = models.CharField(max_length=40, null=True, unique=True)
     title = models.CharField(max_length=40, default="untitled")
+    status = models.CharField(max_length=20, default="uploading")
+
+
+class Playlist(GuardedModel):
+    """Its database finds it by ``mix`` and by ``Mix``, except PostgreSQL."""
+
+    slug = models.SlugField(
+        unique=True, db_collation={"sqlite": "NOCASE", "mysql": "utf8mb4_general_ci"}.get(connection.vendor)
+    )
     status = models.CharField(max_length=20, default="uploading")
 
 
