@@ -12,10 +12,12 @@ from django.test import Client
 
 from django_tasklock import RateLimiter
 from django_tasklock.backends import get_backend
+from django_tasklock.operations import Actor
 from django_tasklock.operations.limits.permits import get_permits
+from django_tasklock.operations.limits.rates import pause_limit
 from django_tasklock.types import AcquireRequest, fingerprint
 from tests.support.admin_pages import words
-from tests.support.stores import granted
+from tests.support.stores import eventually, granted
 
 pytest_plugins = ["tests.support.admin_fixtures"]
 pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.usefixtures("admin_settings", "locks")]
@@ -133,6 +135,17 @@ class TestActs:
         assert "no call starts" not in text
         answer = actor.post(PAGES["resume"], {"reason": "again"}, follow=True)
         assert "is not paused" in words(answer.text)
+
+    def test_nobody_is_named_for_a_pause_of_the_remote_service(self, actor: Client, busy: RateLimiter) -> None:
+        """Not who paused it before, neither after that pause nor while a longer one lasts."""
+        pause_limit(NAME, 1, by=Actor("alice"))
+        assert eventually(lambda: busy.usage().paused == 0)
+        for seconds in (60, 120):
+            busy.penalize(seconds)
+            text = words(actor.get(PAGES["page"]).text)
+            assert "alice paused it at" not in text
+            assert "The remote service asked for a pause" in text
+            pause_limit(NAME, 90, by=Actor("alice"))
 
     def test_a_permit_of_one_member(self, actor: Client, busy: RateLimiter) -> None:
         """The other one keeps its own, and one that is gone is not somebody else's."""

@@ -36,6 +36,7 @@ MAX_TENANTS = 100  # tenants listed per limiter
 FULL_SHARE = 1_000_000
 LONGEST_PAUSE = 604_800
 """Seconds: a week."""
+_UNTIL = "until {:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, limit: int = 50) -> LimitPage:
@@ -135,7 +136,7 @@ def pause_limit(name: str, seconds: float, *, by: Actor, reason: str = "") -> Li
     until = before.time + timedelta(seconds=seconds)
     with audited(by, "pause_limit", name, reason) as attempt:
         store.pause(terms, round(seconds * 1_000_000))
-        attempt.outcome = f"paused for {seconds:g} s, until {until:%Y-%m-%d %H:%M:%S} UTC"
+        attempt.outcome = f"paused for {seconds:g} s, {_UNTIL.format(until)}"
     return LimitResult(name, LimitOutcome.PAUSED, seconds=float(seconds))
 
 
@@ -221,8 +222,12 @@ def _count_waiting(usage: RateUsage) -> int:
 
 
 def _find_pause(limit: LimitView | None, history: Sequence[Act]) -> Act | None:
-    if limit is None or limit.state is not LimitState.PAUSED:
+    """Return the operator's action whose pause lasts; ``None``: the remote service has asked for the pause."""
+    if limit is None or limit.usage is None or limit.state is not LimitState.PAUSED:
         return None
+    ends = limit.usage.time + timedelta(seconds=limit.usage.paused)
+    # The end was written down by the store's clock, and the store was told a moment later: some seconds at most.
+    said = tuple(_UNTIL.format(ends - timedelta(seconds=late)) for late in range(10))
     pause_actions = ("pause_limit", "resume_limit", "reset_limit")
     last = next((act for act in history if act.action in pause_actions), None)
-    return last if last is not None and last.action == "pause_limit" else None
+    return last if last is not None and last.action == "pause_limit" and last.outcome.endswith(said) else None
