@@ -102,7 +102,7 @@ def test_json_is_one_document_on_stdout() -> None:
 
 @pytest.mark.parametrize("wrong", ["--older-than=0", "--older-than=x", "--older-than=nan", "--pause=-1"])
 def test_usage_errors(wrong: str) -> None:
-    with pytest.raises(CommandError, match="number of seconds|invalid float"):
+    with pytest.raises(CommandError, match="number of seconds|invalid float|not be negative"):
         run(wrong)
 
 

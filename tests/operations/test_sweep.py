@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -226,6 +227,15 @@ def test_older_than_spares_what_is_young_and_leaves_rows_out(store: str) -> None
     assert any("no age" in note for note in report.left_out)
     time.sleep(0.05)
     assert tally_of(swept(older_than=0.04)) == {"dead": (1, 1, 0, 0)}
+
+
+def test_its_times_may_be_timedeltas(store: str) -> None:
+    guarded_function(guard=ONCE)
+    row = claimed()
+    left_out = swept(pause=timedelta(0), longest=timedelta(0)).left_out
+    assert "time was over" in left_out[-1]
+    assert swept(pause=timedelta(0), longest=timedelta(minutes=5)).swept == 1
+    assert state(row) == ("uploading", "", 2)
 
 
 def test_prefix_and_model_choose(store: str) -> None:

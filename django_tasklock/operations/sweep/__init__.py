@@ -53,8 +53,8 @@ def sweep(
     models: Iterable[type[Model] | str] = (),
     requeue: bool = False,
     by: Actor = Actor("sweep"),  # noqa: B008  # frozen
-    pause: float = PAUSE,
-    longest: float | None = None,
+    pause: Duration = PAUSE,
+    longest: Duration | None = None,
 ) -> SweepReport:
     """Sweep once. Classes, evidence and actions are in docs/operate.md.
 
@@ -84,7 +84,7 @@ def sweep(
         raise
     finally:
         log.write_audit_entries()
-    incomplete = f"it may take {longest:g} s at most, so not everything was checked" if options.timed_out else ""
+    incomplete = "its time was over before everything was checked" if options.timed_out else ""
     if incomplete:
         log.record_left_out(incomplete)
     report = log.report()

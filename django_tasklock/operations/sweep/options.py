@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
@@ -16,6 +15,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import other_tenant, strip_prefix
 from django_tasklock.operations.guarded_rows import row_ref
 from django_tasklock.operations.values import Actor
+from django_tasklock.rates.notation import microseconds
 from django_tasklock.types import Record, monotonic
 
 MAX_SECONDS_IN_REQUEST = 25.0
@@ -47,12 +47,10 @@ class SweepOptions:
         models: Iterable[type[Model] | str],
         requeue: bool,
         by: Actor,
-        pause: float,
-        longest: float | None = None,
+        pause: Duration,
+        longest: Duration | None = None,
     ) -> Self:
         """Check the arguments and return the options. Raises ``TaskLockError`` for invalid ones."""
-        if not 0 <= pause < math.inf:
-            raise TaskLockError(f"pause must be a number of seconds, 0 or more, not {pause!r}")
         tables = set()
         for model in models:
             try:
@@ -66,8 +64,8 @@ class SweepOptions:
             models=frozenset(tables),
             requeue=requeue,
             by=by,
-            pause=pause,
-            deadline=None if longest is None else monotonic() + longest,
+            pause=microseconds(pause, "pause", zero=True) / 1_000_000,
+            deadline=None if longest is None else monotonic() + microseconds(longest, "longest", zero=True) / 1_000_000,
         )
 
     @property
