@@ -97,6 +97,9 @@ class TestPages:
         assert "2/m 1 of 2" in words(page)
         tenant = actor.get(page_of("openai:tenant:acme")).text
         assert f'href="{page_of("openai")}">openai</a>' in tenant
+        shared = "Its calls also need their turn at “openai”, which all tenants share."  # that may be paused or full
+        assert shared in words(tenant)
+        assert shared not in words(page)
 
     def test_names_are_data(self, actor: Client) -> None:
         """Gold standard 8.42, and names with slashes, dots and other scripts have pages."""

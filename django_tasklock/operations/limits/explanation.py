@@ -37,6 +37,9 @@ def explain_limit(view: LimitView, paused_by: Act | None = None) -> list[str]:
     else:
         text = _("A call made now would start at once.")
     found = [text % values]
+    if view.tenant is not None:
+        text = _("Its calls also need their turn at “%(limiter)s”, which all tenants share.")
+        found.append(text % {"limiter": view.limiter})
     if view.waiting:
         text = ngettext(
             "%(count)d unit is booked ahead, the last in %(span)s.",
