@@ -34,10 +34,6 @@ class Row(NamedTuple):
         """Tell whether the row is as a claim by this guard leaves it: in that state, or with a token."""
         return bool(self.values[guard.field] == guard.claim_as if guard.field else self.token)
 
-    def claimable_by(self, guard: StateGuard) -> bool:
-        """Tell whether the row is in a claimable state of this guard."""
-        return guard.takes(self.values.get(guard.field))
-
 
 def state_columns(guarded: Iterable[Guarded]) -> list[str]:
     """Return the state columns of these guards."""

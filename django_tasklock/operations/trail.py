@@ -1,9 +1,8 @@
-"""Read the audit trail: of one name, a page at a time, or completely."""
+"""Read the audit trail: of one name, or a page at a time."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("django_tasklock")
 
 MAX_PAGE_SIZE = 1000
-"""The most entries per page, and the number that an export reads at a time."""
+"""The most entries per page."""
 
 
 class ActQuery(NamedTuple):
@@ -83,19 +82,6 @@ def list_acts(query: ActQuery = ActQuery(), *, below: int | None = None, limit: 
     found = [_to_act(entry) for entry in entries.order_by("-pk")[: limit + 1]]
     more = len(found) > limit
     return ActPage(found[:limit], found[limit - 1].number if more else None)
-
-
-def each_act(query: ActQuery = ActQuery()) -> Iterator[Act]:  # noqa: B008  # frozen
-    """Yield all matching entries, the latest first, with at most one page of them in memory.
-
-    Each page is a statement of its own: entries written meanwhile are not included, and nothing is locked.
-    """
-    page = list_acts(query, limit=MAX_PAGE_SIZE)
-    while True:
-        yield from page.acts
-        if page.next is None:
-            return
-        page = list_acts(query, below=page.next, limit=MAX_PAGE_SIZE)
 
 
 def _matching_entries(query: ActQuery) -> QuerySet[AuditEntry]:
