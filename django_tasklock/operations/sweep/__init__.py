@@ -84,7 +84,7 @@ def sweep(
         raise
     finally:
         log.write_audit_entries()
-    incomplete = "its time was over before everything was checked" if options.timed_out else ""
+    incomplete = "its time was over, so not everything was checked" if options.timed_out else ""
     if incomplete:
         log.record_left_out(incomplete)
     report = log.report()
