@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from django.utils.translation import gettext_lazy as _
 
+from django_tasklock.operations.datetimes import format_datetime
 from django_tasklock.texts import printable
 from django_tasklock.types import LockInfo
 
@@ -140,10 +141,10 @@ class Act(NamedTuple):
     """The number of the entry in the audit trail, which increases."""
 
     def __str__(self) -> str:
-        """Return the entry on one line."""
+        """Return the entry on one line, with its time in the active time zone."""
         why = f" ({printable(self.reason, 1000)})" if self.reason else ""
         texts = ": ".join(map(printable, (self.actor, self.action, self.outcome)))
-        return f"{self.at:%Y-%m-%d %H:%M:%S} {texts}{why}"
+        return f"{format_datetime(self.at)} {texts}{why}"
 
 
 @dataclass(frozen=True, slots=True)

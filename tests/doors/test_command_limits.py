@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import secrets
 from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
+from django.utils import timezone
 
 from django_tasklock import ConcurrencyLimiter, RateLimiter
 from django_tasklock.models import AuditEntry
@@ -72,7 +74,10 @@ def test_acts(name: str) -> None:
             limits(name, "--release", member.fingerprint)
     assert failed.value.returncode == 1
     assert [entry.reason for entry in AuditEntry.objects.order_by("id")] == ["slow down", "", ""]
-    assert "change_limit: changed from 100 % to 50 % of 10/m (slow down)" in limits(name)
+    AuditEntry.objects.filter(reason="slow down").update(at="2026-03-01T20:30:00Z")
+    with timezone.override("Asia/Shanghai"):
+        told = limits(name)
+    assert re.search(r"2026-03-02 04:30:00 .*: change_limit: changed from 100 % to 50 % of 10/m \(slow down\)", told)
     for wrong in (
         [""],
         ["--reset"],
