@@ -12,7 +12,7 @@ from typing import Any, Literal, NamedTuple, TypeVar, get_args
 
 from django.utils.timezone import get_current_timezone
 from django.utils.translation import gettext as _
-from rest_framework import serializers
+from rest_framework import ISO_8601, serializers
 
 from django_tasklock import operations
 from django_tasklock.backends.contract.lists import Order, Query
@@ -97,6 +97,8 @@ class StateField(serializers.Field):
 
 class AwareDateTimeField(serializers.DateTimeField):
     """An aware time, even if ``USE_TZ`` is off; a time without a zone is in the project's."""
+
+    input_formats = (ISO_8601,)  # whatever the project's own API reads
 
     def default_timezone(self) -> tzinfo:
         """Return the zone for a time without one."""
