@@ -169,7 +169,8 @@ def run_with_retries(
 
 def errors_of(connection: Any) -> tuple[type[Exception], ...]:
     """Return the exceptions that a statement may raise: while Django handles an error, also the driver's own."""
-    return Error, connection.Database.Error
+    driver = getattr(connection, "Database", None)  # a project without a database has none
+    return (Error,) if driver is None else (Error, driver.Error)
 
 
 def is_row_locked(error: Exception) -> bool:

@@ -13,6 +13,7 @@ from datetime import timedelta
 from typing import NamedTuple
 
 from django.apps import apps
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, router
 from django.utils import timezone
 
@@ -87,7 +88,7 @@ def record_acts(by: Actor, entries: Iterable[NewEntry]) -> None:
         store_entries(by, entries)
         if by.user_id is not None and apps.is_installed("django.contrib.admin"):
             _store_in_admin_log(by, entries)
-    except Error:
+    except (Error, ImproperlyConfigured):  # there may be no database at all
         logger.exception("the audit trail could not be written; its entries are only in this log:")
         for entry in entries:
             _write_log_line(logging.ERROR, by, entry)

@@ -6,6 +6,7 @@ import logging
 from datetime import datetime
 from typing import TYPE_CHECKING, Literal, NamedTuple
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, router
 
 from django_tasklock.exceptions import TaskLockError
@@ -63,7 +64,7 @@ def recent_acts(name: str, of: Literal["lock", "limit"]) -> list[Act]:
     """Return the latest actions on a lock or limiter; an empty list, and a logged warning, if the database fails."""
     try:
         return acts(name, limit=20, of=of)
-    except Error as error:
+    except (Error, ImproperlyConfigured) as error:
         what = "limiter" if of == "limit" else of
         logger.warning("%s %r: its history could not be read: %s", what, name, error)
         return []

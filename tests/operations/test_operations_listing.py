@@ -39,7 +39,7 @@ from django_tasklock.operations.limits.rates import list_limits
 from django_tasklock.types import AcquireRequest, Grant
 from tests.support.guards import GUARD
 from tests.support.messages import park
-from tests.support.public import in_store
+from tests.support.public import in_store, script, setting
 from tests.support.rest import KEY, Api, problem, url
 from tests.support.stores import an_ask, granted, stores
 from tests.support.sweeping import dead_holder, hold
@@ -61,6 +61,29 @@ in_both = pytest.mark.parametrize("store", stores("redis", "database"), indirect
 
 def sentences(detail: LockDetail) -> str:
     return " ".join(detail.explanation)
+
+
+def test_a_project_without_a_database_has_its_locks_listed_released_and_swept(store):
+    """What would be in one is left out."""
+    said = script(
+        f"""
+from django.conf import settings
+settings.configure(INSTALLED_APPS=["django_tasklock"], TASKLOCK={setting("redis")!r})
+import django, logging
+django.setup()
+logging.disable()
+from django.core.management import call_command
+from django_tasklock import acquire_task_lock, is_task_locked
+assert acquire_task_lock("without-database")
+for act in ((), ("without-database",), ("--release", "without-database")):
+    call_command("locks", *act)
+assert not is_task_locked("without-database")
+call_command("sweep_locks", pause=0)
+""",
+        DJANGO_SETTINGS_MODULE="",
+    )
+    for part in ("1 shown of 1 that are live", "its process runs", "was released", "0 things were repaired"):
+        assert part in said, said
 
 
 class TestList:

@@ -139,7 +139,7 @@ def _delete_old_entries() -> None:
     days = get_settings().AUDIT_DAYS
     try:
         removed = 0 if days is None else delete_old_entries(days)
-    except Error as error:  # the audit trail is optional here, as for all actions
+    except (Error, ImproperlyConfigured) as error:  # the audit trail is optional here, as for all actions
         logger.warning("sweep: old entries of the audit trail could not be removed: %s", error)
         return
     if removed:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, router
 from django.utils import timezone
 
@@ -68,7 +69,7 @@ def record_run(options: SweepOptions, report: SweepReport, problem: str = "") ->
             counts=to_plain(report.counts),
         )
         runs.filter(pk__lte=entry.pk - MAX_RUNS).delete()
-    except Error as error:
+    except (Error, ImproperlyConfigured) as error:
         logger.warning("sweep: its run could not be recorded: %s", error)
         return None
     return entry.pk
