@@ -119,12 +119,12 @@ def test_a_lost_reply_costs_a_reservation_and_never_gives_one_too_many(known, na
 
 def test_keys_expire(name, store):
     """Nothing is left of a limiter that is not used; of one with a horizon nothing before its last reservation."""
-    limiter = RateLimiter(name, "2/0.5s")
+    limiter = RateLimiter(name, "2/5s")
     while not limiter.reserve().slot.booked.must_resume:  # until one stands in the line
         pass
     keys = list(store.scan_iter(f"*{name}*"))
     assert len(keys) == 3  # numbers, bookings, the line
-    assert all(1000 < store.pttl(key) < 5000 for key in keys)
+    assert all(1000 < store.pttl(key) < 20_000 for key in keys)
 
 
 def test_a_key_that_was_deleted_by_hand(name, store):
