@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import redis
+from django.db import ProgrammingError, connection
 
 from django_tasklock import StateGuard
 from django_tasklock.backends import get_backend
@@ -216,6 +217,24 @@ def test_a_row_that_a_constraint_keeps_as_it_is_keeps_no_other_from_being_put_ba
     assert state(row) == ("uploading", "", 2)
     track.refresh_from_db()
     assert (track.token, track.lock_epoch) == ("running", 1)
+
+
+def test_a_row_that_a_trigger_keeps_as_it_is_keeps_no_other_from_being_put_back(store: str) -> None:
+    """PostgreSQL's ``RAISE EXCEPTION``."""
+    guarded_function(Track, "track:{video_id}", guard=ONCE)
+    guarded_function(guard=ONCE)
+    claimed(Track)
+    row = claimed()
+
+    def refuse(execute: Any, sql: str, params: Any, many: bool, context: Any) -> Any:
+        if sql.startswith("UPDATE") and "testapp_track" in sql:
+            raise ProgrammingError("not back")
+        return execute(sql, params, many, context)
+
+    with connection.execute_wrapper(refuse):
+        report = swept()
+    assert tally_of(report) == {"abandoned": (2, 1, 0, 1)}
+    assert state(row) == ("uploading", "", 2)
 
 
 def test_older_than_spares_what_is_young_and_leaves_rows_out(store: str) -> None:

@@ -35,7 +35,7 @@ def release_lock(
     the state to leave the row in, one of ``RowSide.states``; by default the first.
 
     Raises ``BackendUnavailable``, ``TaskLockError`` for an invalid name or state, a row of another tenant, or one that
-    another transaction has locked or a constraint keeps from having the state, and ``TransactionOpen`` inside
+    another transaction has locked or the database keeps from having the state, and ``TransactionOpen`` inside
     ``atomic()``, because the row must be committed before the lock is deleted.
     """
     bare, record, refusal = _read_expected(name, fingerprint)
@@ -144,7 +144,7 @@ def _describe_row(row: LockedRow | None, revoked: bool, state: Any, record: Reco
 
 
 def _revoke_claim(row: LockedRow, record: Record, state: Any) -> bool:
-    from django.db import IntegrityError, OperationalError, router
+    from django.db import DatabaseError, OperationalError, router
 
     try:
         with durable(router.db_for_write(row.model), f"release {record.name!r}"):
@@ -157,7 +157,7 @@ def _revoke_claim(row: LockedRow, record: Record, state: Any) -> bool:
             f" {row.pk!r}. Try again when that transaction has ended, or end it in the database"
         )
         raise TaskLockError(text, name=record.name) from error
-    except IntegrityError as error:
+    except DatabaseError as error:  # a constraint of the project's own, or a trigger
         text = (
             f"lock {record.name!r} was not released: the database refuses to leave {row.model._meta.label} {row.pk!r}"
             f" {state!r} ({error}). Choose another state for it"

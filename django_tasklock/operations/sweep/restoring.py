@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from django.db import Error, IntegrityError, OperationalError, router
+from django.db import DatabaseError, Error, OperationalError, router
 from django.db.models import Model
 
 from django_tasklock.backends import get_backend
@@ -93,7 +93,7 @@ class RowRestorer:
             if not is_row_locked(error):
                 raise
             return RestoreResult(False, unpublished=why, why="another transaction holds a lock on it")
-        except IntegrityError as error:  # a constraint of the project's own, such as one waiting row per user
+        except DatabaseError as error:  # a constraint of the project's own, such as one waiting row per user; a trigger
             return RestoreResult(False, unpublished=why, why=f"the database refuses the state {state!r}: {error}")
 
     def _restore(
