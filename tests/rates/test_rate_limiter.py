@@ -118,7 +118,7 @@ class TestWaiting:
 
 class TestPushback:
     def test_a_pushback_pauses_all_callers_and_keeps_their_order(self):
-        limiter, order = RateLimiter("api", "1/0.1s", margin=0.5), []  # or who is late books again, behind the other
+        limiter, order = RateLimiter("api", "1/0.1s", margin=1), []  # or who is late books again, behind the other
         began = time.monotonic()
         limiter.acquire()
 
@@ -128,11 +128,11 @@ class TestPushback:
 
         reservations = [limiter.reserve() for _ in range(2)]
         threads = at_once(wait, *enumerate(reservations))
-        assert 0 < RateLimiter("api", "1/0.1s", margin=0.5).penalize(0.3) <= 0.3
+        assert 0 < RateLimiter("api", "1/0.1s", margin=1).penalize(0.3) <= 0.3
         late = limiter.reserve()
         for thread in threads:
             thread.join(30)
-        assert time.monotonic() - began > 2 * 0.6 + 0.3 - 0.05
+        assert time.monotonic() - began > 2 * 1.1 + 0.3 - 0.05
         late.use()
         assert order == [0, 1]
         assert limiter.usage().paused == 0
@@ -377,16 +377,17 @@ def test_limiters_are_listed_by_their_last_use():
 
 class TestSignals:
     def test_all_of_them(self):
-        limiter = RateLimiter("api", "1/0.3s")
+        limiter = RateLimiter("api", "1/s")
         with heard(signals.rate_granted) as granted:
             limiter.acquire()
             reservation = limiter.acquire()
         assert [one["how"] for one in granted] == ["at_once", "waited"]
-        assert granted[1]["wait"] > 0.2
+        assert granted[1]["wait"] > 0
         assert granted[1]["sender"] == "api"
         with heard(signals.rate_cancelled) as cancelled:
             reservation.cancel()
         assert [one["returned"] for one in cancelled] == [True]
+        limiter = RateLimiter("hourly", "1/h")
         limiter.acquire()
         with heard(signals.rate_refused) as refused, pytest.raises(RateLimitExceeded):
             limiter.acquire(0.01)
