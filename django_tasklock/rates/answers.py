@@ -19,8 +19,15 @@ from django_tasklock.rates.notation import UNITS, parse_retry_after
 from django_tasklock.types import monotonic
 
 MILLISECONDS = "retry-after-ms"
-HEADERS = (MILLISECONDS, "retry-after", "x-ratelimit-reset-after", "ratelimit-reset", "x-ratelimit-reset")
-"""The headers that say so, the most exact one first. In the last one some services have a time, others seconds."""
+HEADERS = (
+    MILLISECONDS,
+    "retry-after",
+    "x-ratelimit-reset-after",
+    "ratelimit-reset",
+    "x-ratelimit-reset",
+    "x-rate-limit-reset",
+)
+"""The headers that say so, the most exact one first. In the last ones some services have a time, others seconds."""
 
 _LEAST_TIMESTAMP = 1_000_000_000  # a number from here on is seconds since 1970; from a thousand times it on, ms
 LONGEST_BACKOFF = 60.0  # seconds

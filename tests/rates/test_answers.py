@@ -51,6 +51,7 @@ READ = {
     "ISO without a zone": (answer(Retry_After=SOON.replace(tzinfo=None).isoformat()), SOON),
     "a timestamp": (answer(X_RateLimit_Reset=str(int(SOON.timestamp()))), SOON),
     "a timestamp in ms": (answer(X_RateLimit_Reset=str(int(SOON.timestamp() * 1000))), SOON),
+    "X, Okta": (answer(X_Rate_Limit_Reset=str(int(SOON.timestamp()))), SOON),
     "a draft": (answer(RateLimit_Reset="12"), 12),
     "Discord": (answer(X_RateLimit_Reset_After="1.5", X_RateLimit_Reset=str(int(SOON.timestamp()))), 1.5),
     "one odd, another good": (answer(Retry_After="", RateLimit_Reset="12"), 12),
