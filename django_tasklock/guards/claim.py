@@ -12,6 +12,8 @@ import logging
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
 from contextvars import ContextVar
+from datetime import datetime
+from decimal import Decimal
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -35,7 +37,7 @@ from django_tasklock.db.reconnect import (
 from django_tasklock.db.transactions import durable, in_callers_transaction
 from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns
-from django_tasklock.guards.keys import PK, check_key
+from django_tasklock.guards.keys import PK, check_key, key_text
 from django_tasklock.guards.writes import Change, Why, brief_waits, briefly, locked, write
 
 logger = logging.getLogger("django_tasklock")
@@ -246,8 +248,11 @@ class Claim:
         return claimed, found
 
     def _check_spelling(self, stored: Any) -> None:
-        """Raise ``TaskLockError`` if a collation has found the row by another spelling of its key: by another lock."""
-        if isinstance(self.key, str) and stored != self.key:
+        """Raise ``TaskLockError`` if the row was found by another spelling of its key, which is another lock of it.
+
+        A collation, the zone of a time and the digits of a ``Decimal`` allow that.
+        """
+        if isinstance(self.key, str | datetime | Decimal) and key_text(stored) != key_text(self.key):
             text = f"{self.key!r} is not how {self.model._meta.label} spells the key of its row, which has one lock"
             raise TaskLockError(f"{text}; pass the value that the row has in it: {stored!r}")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date
+from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
 from uuid import UUID
@@ -125,6 +125,21 @@ def test_a_spelling_that_only_a_collation_takes_for_the_key_claims_no_row() -> N
     playlist.refresh_from_db()
     assert (playlist.status, playlist.lock_token, playlist.lock_epoch) == ("uploading", "", 0)
     assert work("Mix") == "done"
+
+
+def test_a_time_of_another_zone_claims_no_row() -> None:
+    """As text it has another name, and so another lock."""
+    hour = datetime(2026, 1, 31, 10, tzinfo=UTC)
+    Playlist.objects.create(made_at=hour)
+
+    @model_lock(Playlist, guard=ONCE, lookup="made_at")
+    def work(at: datetime | str) -> str:
+        return "done"
+
+    for at in (hour.astimezone(timezone(timedelta(hours=2))), "2026-01-31T12:00:00+02:00"):
+        with pytest.raises(TaskLockError, match="pass the value that the row has in it"):
+            work(at)
+    assert work("2026-01-31T10:00:00+00:00") == "done"
 
 
 def test_the_row_of_a_token_is_worked_on_and_not_the_one_whose_number_it_looks_like() -> None:

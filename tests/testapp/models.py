@@ -84,11 +84,12 @@ class Track(GuardedModel):
 
 
 class Playlist(GuardedModel):
-    """Its database finds it by ``mix`` and by ``Mix``, except PostgreSQL."""
+    """Its database finds it by ``mix`` and by ``Mix``, except PostgreSQL, and by its time in any zone."""
 
     slug = models.SlugField(
         unique=True, db_collation={"sqlite": "NOCASE", "mysql": "utf8mb4_general_ci"}.get(connection.vendor)
     )
+    made_at = models.DateTimeField(unique=True, null=True)
     status = models.CharField(max_length=20, default="uploading")
 
 
