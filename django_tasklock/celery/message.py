@@ -112,7 +112,7 @@ class Message:
         options: dict[str, Any] = {"ignore_result": not self.wants_result}
         if countdown is not None:
             options["countdown"] = countdown
-        headers = {**(self.request.headers or {}), HEADER: bind_header(our_header, self.task.name, self.id)}
+        headers = {**headers_to_resend(self.request), HEADER: bind_header(our_header, self.task.name, self.id)}
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
@@ -129,6 +129,20 @@ def header_of(request: Any) -> dict[str, Any]:
     if not isinstance(found, dict):
         return {}
     return found if is_header_for(found, getattr(request, "task", None), request.id) else {}
+
+
+def headers_to_resend(request: Any) -> dict[str, Any]:
+    """Return the headers of a message as they are sent again, without those of RabbitMQ's dead-lettering.
+
+    A message with a countdown passes through queues that it leaves by expiring. By these headers RabbitMQ takes it for
+    one that goes round in a circle, and drops it, when it comes to the same queue with its next countdown.
+    """
+    headers = request.headers or {}
+    return {
+        key: value
+        for key, value in headers.items()
+        if not key.startswith(("x-death", "x-first-death-", "x-last-death-"))
+    }
 
 
 def bind_header(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str, Any]:

@@ -15,7 +15,16 @@ from celery.utils import uuid
 from django_tasklock.celery import options
 from django_tasklock.celery.definition import body_of, refuse_coroutine
 from django_tasklock.celery.fingerprint import fingerprint_name
-from django_tasklock.celery.message import HEADER, LINE, Message, bind_header, header_of, is_header_for, tenant_header
+from django_tasklock.celery.message import (
+    HEADER,
+    LINE,
+    Message,
+    bind_header,
+    header_of,
+    headers_to_resend,
+    is_header_for,
+    tenant_header,
+)
 from django_tasklock.celery.options import Once, OnceOptions
 from django_tasklock.celery.queue import line
 from django_tasklock.celery.rates import on_body_start
@@ -233,7 +242,7 @@ class OnceTask(_DjangoTask):
         our_header = retry_header(self, request, our_header, args, kwargs)
         if our_header:
             our_header = bind_header(our_header, self.name, request.id)
-            extra["headers"] = {**(extra.get("headers") or request.headers or {}), HEADER: our_header}
+            extra["headers"] = {**(extra.get("headers") or headers_to_resend(request)), HEADER: our_header}
         return super().signature_from_request(request, args, kwargs, queue, **extra)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:

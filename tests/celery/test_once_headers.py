@@ -63,6 +63,18 @@ class TestSentOn:
         app.task(body, bind=True, key="v:{x}").delay(1)
         assert [app.run()[1] for _ in range(3)] == ["v:1", "v:2", "v:3"]
 
+    def test_what_rabbitmq_adds_to_a_delayed_one_is_not(self, app):
+        """It counts the queues in which the message has expired, and drops it when it comes to one of them again."""
+        added = {"x-death": [{"queue": "delayed"}], "x-first-death-queue": "delayed", "x-last-death-reason": "expired"}
+        deferred = app.task(key="delayed", on_conflict="retry")
+        retried = app.task(lambda self: self.retry(), bind=True, key="delayed again")
+        with TaskLock("delayed"):
+            for task in (deferred, retried):
+                task.apply_async(headers={**added, "tenant": "t"})
+                elsewhere(app.run)
+                message = app.take()
+                assert (message.headers["tenant"], message.headers.keys() & added.keys()) == ("t", set())
+
     def test_one_of_another_message_is_ignored(self, app):
         parent, child = app.task(lambda: None, key="p"), app.task(lambda: locked_by_now(), key="c")
         parent.delay()
