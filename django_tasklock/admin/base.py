@@ -17,7 +17,6 @@ from django.apps import apps
 from django.contrib import admin
 from django.contrib.admin.utils import quote, unquote
 from django.core.exceptions import PermissionDenied
-from django.db import connections, transaction
 from django.db.models import Model
 from django.forms import Form
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotAllowed, HttpResponseRedirect
@@ -27,6 +26,7 @@ from django.urls import NoReverseMatch, URLPattern, path, reverse
 from django.utils.text import capfirst
 from django.utils.translation import gettext as _
 
+from django_tasklock.db.transactions import outside_transactions
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.models import AuditEntry, Lock, ParkedMessage, RateLimit, SweepEntry
 from django_tasklock.names import other_tenant
@@ -219,8 +219,7 @@ class OperatorAdmin(_ModelAdmin):
         """
         urls: list[URLPattern] = super().get_urls()
         for url in urls:
-            for alias in connections:
-                transaction.non_atomic_requests(alias)(url.callback)
+            outside_transactions(url.callback)
         return urls
 
     def page_url(self, page: str, name: str | None = None) -> str:
@@ -296,9 +295,7 @@ class StoreAdmin(OperatorAdmin):
         """Replace all URLs of ModelAdmin, because the inherited views query a table."""
 
         def page(route: str, name: str, view: Any) -> URLPattern:
-            wrapped: Any = self.admin_site.admin_view(view)
-            for alias in connections:
-                transaction.non_atomic_requests(alias)(wrapped)
+            wrapped: Any = outside_transactions(self.admin_site.admin_view(view))
             found: URLPattern = path(route, wrapped, name=f"{self.opts.app_label}_{self.opts.model_name}_{name}")
             return found
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any, TypeVar
 
 from django.db import connections, transaction
 from django.db.backends.base.base import BaseDatabaseWrapper
@@ -12,12 +13,20 @@ from django.db.backends.base.base import BaseDatabaseWrapper
 from django_tasklock.exceptions import TransactionOpen
 
 logger = logging.getLogger("django_tasklock")
+View = TypeVar("View", bound=Callable[..., Any])
 
 _HINT = (
     "others would not see it until commit, and a rollback would undo it. Do it outside of atomic(): publish the task"
     " with delay_on_commit, exempt the view from ATOMIC_REQUESTS (transaction.non_atomic_requests), or do not run tasks"
     " eagerly inside a transaction"
 )
+
+
+def outside_transactions(view: View) -> View:
+    """Exempt a view from the ``ATOMIC_REQUESTS`` of every database, and return it."""
+    for alias in connections:
+        transaction.non_atomic_requests(alias)(view)
+    return view
 
 
 @contextmanager

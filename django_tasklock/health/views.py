@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from django.db import connections, transaction
+from django.db import connections
 from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_safe
 
+from django_tasklock.db.transactions import outside_transactions
 from django_tasklock.health.database import check_databases
 from django_tasklock.health.store import check_locks
 
@@ -18,11 +19,11 @@ _View = Callable[..., HttpResponse]
 
 
 def _public(view: _View) -> _View:
-    """Make the view public and non-atomic, since no transaction can begin while the database is down.
+    """Make the view public and non-atomic, since no transaction can begin while a database is down.
 
     It is exempt from CSRF, so that a POST is answered with 405, and there is nothing to protect.
     """
-    view = transaction.non_atomic_requests(csrf_exempt(never_cache(require_safe(view))))
+    view = outside_transactions(csrf_exempt(never_cache(require_safe(view))))
     view.login_required = False  # type: ignore[attr-defined]  # read by LoginRequiredMiddleware
     return view
 

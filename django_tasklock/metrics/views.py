@@ -5,7 +5,6 @@ A key of ``TASKLOCK["API_KEYS"]`` is sent as for the REST API. Without any keys 
 
 from __future__ import annotations
 
-from django.db import transaction
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.csrf import csrf_exempt
@@ -14,10 +13,11 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import choose_encoder
 
 from django_tasklock.authentication import refusal
+from django_tasklock.db.transactions import outside_transactions
 from django_tasklock.metrics.collector import TaskLockCollector
 
 
-@transaction.non_atomic_requests
+@outside_transactions
 @csrf_exempt
 @never_cache
 @require_safe

@@ -10,7 +10,6 @@ from typing import Any
 from django.conf import settings
 from django.contrib.auth import get_user_model
 from django.core.exceptions import RequestDataTooBig
-from django.db import connections, transaction
 from django.utils.cache import add_never_cache_headers
 from django.utils.translation import gettext as _
 from rest_framework import serializers
@@ -25,6 +24,7 @@ from rest_framework.settings import api_settings
 from rest_framework.views import APIView
 
 from django_tasklock.conf import get_settings
+from django_tasklock.db.transactions import outside_transactions
 from django_tasklock.operations import Actor, to_plain
 from django_tasklock.rest.access import ApiKeyAuthentication, MayUse, Throttle
 from django_tasklock.rest.problems import Problem, answer_exception, as_problem
@@ -59,10 +59,7 @@ class EndPointView(APIView):
         """Return the view, exempt from ``ATOMIC_REQUESTS``: a row's revoked claim must be committed before its lock is
         released.
         """
-        view = super().as_view(**initkwargs)
-        for alias in connections:
-            transaction.non_atomic_requests(using=alias)(view)
-        return view
+        return outside_transactions(super().as_view(**initkwargs))
 
     def get(self, request: Request, **route: Any) -> Response:
         """Answer a request to read."""

@@ -11,6 +11,7 @@ from importlib.util import find_spec
 
 import pytest
 import redis
+from django.core.handlers.base import BaseHandler
 from django.db import connection, connections
 from django.test import AsyncClient, Client
 from django.urls import include, path
@@ -19,7 +20,7 @@ from django_tasklock import TaskLock
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import QUORUM
 from django_tasklock.db.pools import figures
-from django_tasklock.health import database, probe as probes, store
+from django_tasklock.health import database, probe as probes, store, views
 from django_tasklock.health.probe import Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition, monotonic
@@ -145,6 +146,13 @@ class TestDb:
         assert client.get("/health/locks").status_code in (200, 503)
         assert Client(enforce_csrf_checks=True).post("/health/db").status_code == 405
         assert connection.connection is None
+
+    def test_in_no_transaction_of_another_database(self, monkeypatch):
+        """That may be down, which is to be said."""
+        with monkeypatch.context() as patched:
+            patched.setitem(connections.settings, "another", {"ATOMIC_REQUESTS": True})
+            view = views._public(lambda request: None)
+            assert BaseHandler().make_view_atomic(view) is view
 
 
 class TestLocks:
