@@ -153,7 +153,7 @@ class TestGuarded:
         @model_lock(Track, "track:{pk}", guard=one_waits)
         def work(pk: int) -> None:
             other.save()
-            with pytest.raises(TaskLockError, match=r"refuses to leave .* 'waiting' .* another state"):
+            with pytest.raises(TaskLockError, match=r"(?s)refuses to leave .* 'waiting' .* another state"):
                 release_lock(f"track:{pk}", by=BY)
             assert release_lock(f"track:{pk}", by=BY, row_state="failed").fenced
 
