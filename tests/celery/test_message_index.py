@@ -61,6 +61,7 @@ def exercise(fetching: Fetching, client: redis.Redis, prefix: str = "") -> None:
     assert time.time() - client.zscore(name, kept) < LEASE / 2
     assert client.zscore(name, over) == pytest.approx(long_ago)
     assert client.zcard(name) == 2, "what was acknowledged is not revived"
+    assert list(fetching.index.lapsed()) == [over]
     fetching.index.restore()
     assert [tag.decode() for tag in client.zrange(name, 0, -1)] == [kept]
     assert sum(client.llen(key) for key in client.keys(f"{prefix}line*")) == 1

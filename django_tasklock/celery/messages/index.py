@@ -83,9 +83,9 @@ class Index:
         """
         with self._client() as client:
             before = time.time() - self._channel.visibility_timeout - since
-            found = client.zrange(
-                self._channel.unacked_index_key, 0, before, byscore=True, offset=0, num=LIMIT, withscores=True
-            )
+            # As in read(); ZRANGE is prefixed by kombu 5.7 and by none before.
+            key = f"{self._channel.global_keyprefix}{self._channel.unacked_index_key}"
+            found = client.zrangebyscore(key, 0, before, start=0, num=LIMIT, withscores=True)
         return {_text(tag): at for tag, at in found}
 
     def unacknowledged(self, tag: str) -> Unacknowledged | None:
