@@ -20,8 +20,8 @@ FAULTS = [
     Fault(
         "rest/view.py",
         "a view inside of the project's transaction",
-        "            transaction.non_atomic_requests(using=alias)(view)",
-        "            pass",
+        "outside_transactions(super().as_view(**initkwargs))",
+        "super().as_view(**initkwargs)",
         "tests/doors/test_rest.py::TestRelease",
     ),
     Fault(
