@@ -18,6 +18,7 @@ CHECKS = (
 DEPLOY_CHECKS = (
     deploy.check_store,
     deploy.check_tables,
+    deploy.check_sweeps,
     tasks.check_unguarded,
     tasks.check_visibility,
     tasks.check_late_acknowledgement,

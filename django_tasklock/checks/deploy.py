@@ -16,6 +16,7 @@ from django_tasklock.backends.contract.refusals import is_local_fault
 from django_tasklock.checks.store import is_kind, valid_backend
 from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.operations import overdue_sweep
 from django_tasklock.types import AcquireRequest, Grant
 
 SAFE_POLICY = "noeviction"
@@ -80,6 +81,18 @@ def _check_acquisition(backend: LockStore) -> Iterator[checks.CheckMessage]:
     if not isinstance(backend.acquire(request), Grant) or not backend.release(request.name, request.token):
         text = "The store granted a lock and did not know it a moment later."
         yield checks.Error(text, hint="Does LOCATION lead to one server that can be written to?", id="tasklock.E005")
+
+
+def check_sweeps(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
+    """Report W025: no sweep runs."""
+    try:
+        overdue = overdue_sweep()
+    except (DatabaseError, ImproperlyConfigured, OSError):
+        return []  # reported as W010 or W011, or the project has no database
+    if not overdue:
+        return []
+    hint = "Let beat or cron run it every five minutes, on a queue that a worker consumes: docs/deploy.md."
+    return [checks.Warning(f"{overdue[0].upper()}{overdue[1:]}.", hint=hint, id="tasklock.W025")]
 
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

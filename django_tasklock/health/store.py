@@ -9,7 +9,7 @@ from django.core.exceptions import ImproperlyConfigured
 
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import get_settings
-from django_tasklock.health import messages
+from django_tasklock.health import messages, sweeps
 from django_tasklock.health.probe import TIMEOUT, Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import InstanceState, monotonic
@@ -27,6 +27,7 @@ def check_locks() -> dict[str, Any]:
     """
     deadline = monotonic() + TIMEOUT
     messages.start_probe()
+    sweeps.start_probe()
     has_several_stores = _has_several_stores()
     if has_several_stores:
         _instances.start()
@@ -52,6 +53,7 @@ def check_locks() -> dict[str, Any]:
     alive = heartbeat.alive or (False if leases else None)  # it need not run without leases
     is_renewing = not leases or (alive and not late)
     state, more = messages.check_messages(deadline - monotonic())
+    more += sweeps.check_sweeps(deadline - monotonic())
     return {
         "healthy": condition is not None and bool(is_renewing),
         "store": store,
@@ -92,3 +94,4 @@ def forget() -> None:
     _probe.forget()
     _instances.forget()
     messages.forget()
+    sweeps.forget()

@@ -139,6 +139,8 @@ def _counters(counted: Sequence[Count]) -> Iterator[Family]:
         numbers[event][labels] += one.number
     for event, (name, labels_of, text) in COUNTERS.items():
         found = CounterMetricFamily(name, text, labels=labels_of)
+        if not labels_of:  # present before it is first counted: otherwise no increase is seen then
+            numbers[event].setdefault((), 0)
         for labels, number in sorted(numbers[event].items()):
             found.add_metric(labels, number)
         if found.samples:

@@ -14,7 +14,7 @@ from django_tasklock.operations.locks.release import ask_release, release_lock
 from django_tasklock.operations.locks.waiting import WaiterInfo, WaitersPage, list_waiters
 from django_tasklock.operations.plain import to_plain
 from django_tasklock.operations.sweep import Finding, SweepReport, sweep
-from django_tasklock.operations.sweep.runs import SweepRun, last_sweep_age, sweep_runs
+from django_tasklock.operations.sweep.runs import SweepRun, last_sweep_age, overdue_sweep, sweep_runs
 from django_tasklock.operations.trail import acts
 from django_tasklock.operations.values import (
     Act,
@@ -55,6 +55,7 @@ __all__ = [
     "last_sweep_age",
     "list_locks",
     "list_waiters",
+    "overdue_sweep",
     "release_lock",
     "sweep",
     "sweep_runs",

@@ -77,6 +77,7 @@ def test_how_things_stand(operator: Client, take: Any) -> None:
     """Each number leads to the page that has more of it, for those who may see that."""
     take("a")
     take("b", ttl=1)
+    assert "Last sweep never" in words(operator.get(PAGE).text).replace("never Last sweep", "Last sweep never")
     operations.sweep(pause=0)
     take("c")
     text = operator.get(PAGE).text

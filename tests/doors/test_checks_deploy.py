@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import secrets
+from datetime import timedelta
 
 import pytest
 import redis
 from django.core.checks import run_checks
 from django.db import connection
+from django.utils import timezone
 
-from django_tasklock import StateGuard, task_lock
+from django_tasklock import StateGuard, operations, task_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.checks import TAG
 from django_tasklock.decorators import locks as decorators
-from django_tasklock.models import LockRow
-from tests.support.guards import MEMORY, no_guards
+from django_tasklock.guards.guard import Guarded
+from django_tasklock.models import LockRow, SweepEntry
+from tests.support.guards import MEMORY, ONCE, no_guards, only_guards
 from tests.testapp.models import Video
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -198,5 +201,24 @@ class TestUndecided:
         def guarded(pk): ...
 
         app.finalize()
-        _, message = found("W002", "W015")
+        _, _, message = found("W002", "W025", "W015")
         assert message.msg.endswith("no guarded row refuses the second: undecided.")
+
+
+@pytest.mark.usefixtures("_swept")
+class TestSweeps:
+    @pytest.fixture
+    def _swept(self, settings):
+        settings.TASKLOCK = MEMORY
+
+    def test_w025_rows_are_guarded_and_no_sweep_runs(self):
+        found("W002")
+        with only_guards([Guarded(Video, ONCE, "video", "pk")]):
+            _, message = found("W002", "W025")
+            assert "none is recorded" in message.msg
+            operations.sweep(prefix="video:", pause=0)
+            found("W002", "W025")
+            operations.sweep(pause=0)
+            found("W002")
+            SweepEntry.objects.update(at=timezone.now() - timedelta(minutes=16))
+            assert "16 minutes ago" in found("W002", "W025")[1].msg

@@ -16,17 +16,18 @@ from django.db import connection, connections
 from django.test import AsyncClient, Client
 from django.urls import include, path
 
-from django_tasklock import TaskLock
+from django_tasklock import TaskLock, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.conf import QUORUM
 from django_tasklock.db.pools import figures
+from django_tasklock.guards.guard import Guarded
 from django_tasklock.health import database, probe as probes, store, views
 from django_tasklock.health.probe import Probe
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import Condition, monotonic
 from tests.support import quorum
 from tests.support.database_pool import needs_pool, pooled
-from tests.support.guards import MEMORY, elsewhere
+from tests.support.guards import MEMORY, ONCE, elsewhere, only_guards
 from tests.support.proxy import Proxy
 from tests.support.stores import eventually
 from tests.testapp.models import Video
@@ -175,6 +176,17 @@ class TestLocks:
         assert set(facts) == {"reachable", "backend", "latency_ms", "clock_difference_ms", "eviction_policy"}
         assert (facts["reachable"], facts["backend"], facts["eviction_policy"]) == (True, "redis", "noeviction")
         assert facts["latency_ms"] > 0
+
+    @pytest.mark.django_db(transaction=True)
+    def test_rows_are_guarded_and_no_sweep_runs(self, client, settings):
+        settings.TASKLOCK = MEMORY
+        with only_guards([Guarded(Video, ONCE, "video", "pk")]):
+            response = client.get("/health/locks")
+            assert response.status_code == 200
+            assert ["no complete sweep" in warning for warning in response.json()["warnings"]] == [True]
+            operations.sweep(pause=0)
+            forget()
+            assert client.get("/health/locks").json()["warnings"] == []
 
     @pytest.mark.redis
     def test_a_store_that_may_evict_and_one_that_does_not_say(self, client, settings, redis_server):

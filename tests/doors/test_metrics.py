@@ -136,6 +136,10 @@ class TestCounts:
         assert counters["tasklock_message_renewals_late_total", ()] == 1018
         assert counters["tasklock_expired_total", (("kind", "a"),)] == 1003
 
+    def test_what_an_alert_looks_at_is_there_before_it_is_first_counted(self):
+        """Prometheus sees an increase only of what it has seen before."""
+        assert shown()["tasklock_message_renewals_late_total", ()] == 0
+
     def test_a_histogram_is_cumulative_as_prometheus_wants_it(self):
         self.count("acquired", "a", 5)
         self.count("waited", "a", 1, 0, 4)

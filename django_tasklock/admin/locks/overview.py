@@ -22,6 +22,7 @@ from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage, RateLimit, SweepEntry
 from django_tasklock.operations.durations import format_duration
 from django_tasklock.operations.state import Gauges, read_gauges
+from django_tasklock.operations.sweep.runs import OVERDUE
 from django_tasklock.templatetags.tasklock import NO_VALUE
 
 HOURS = 24
@@ -132,7 +133,8 @@ def _figures(admin: StoreAdmin, request: HttpRequest, gauges: Gauges) -> list[Fi
         Figure(_("Limiters paused"), str(paused), list_url(RateLimit), bool(paused)),
         Figure(
             _("Last sweep"),
-            _("%(span)s ago") % {"span": format_duration(age)} if age is not None else NO_VALUE,
+            _("%(span)s ago") % {"span": format_duration(age)} if age is not None else _("never"),
             list_url(SweepEntry),
+            age is None or age > OVERDUE,
         ),
     ]

@@ -12,6 +12,8 @@ from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, router
 from django.utils import timezone
 
+from django_tasklock.celery.task_modules import import_task_modules
+from django_tasklock.guards.guard import registered
 from django_tasklock.operations.datetimes import with_zone
 from django_tasklock.operations.plain import to_plain
 from django_tasklock.operations.sweep.report import SweepReport
@@ -27,6 +29,8 @@ logger = logging.getLogger("django_tasklock")
 
 MAX_RUNS = 1000
 """Runs that are stored: at one per minute, those of the last sixteen hours."""
+OVERDUE = 900.0
+"""Seconds after which the next sweep is overdue: it is to run every five minutes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +103,18 @@ def last_sweep_age() -> float | None:
     """Return seconds since ``last_full_sweep``; ``None`` if there is none. Raises database errors."""
     last = last_full_sweep()
     return None if last is None else age_of(last)
+
+
+def overdue_sweep() -> str:
+    """Return, as a sentence, that no sweep runs although rows are guarded; empty if one does, or none is guarded.
+
+    Imports the project's task modules, which have the guards. Raises database errors.
+    """
+    import_task_modules()
+    if not registered() or ((age := last_sweep_age()) is not None and age <= OVERDUE):
+        return ""
+    last = "none is recorded" if age is None else f"the last one was {age / 60:.0f} minutes ago"
+    return f"no complete sweep in {OVERDUE / 60:.0f} minutes, {last}: what dead workers left of guarded rows stays"
 
 
 def age_of(run: SweepRun) -> float:
