@@ -33,6 +33,7 @@ from django.db.models import Sum
 
 from django_tasklock.conf import get_settings
 from django_tasklock.db.forks import no_fork, no_fork_on
+from django_tasklock.db.fresh import fresh
 from django_tasklock.process import check_process
 
 if TYPE_CHECKING:
@@ -417,7 +418,7 @@ def _fold(connection: BaseDatabaseWrapper, before: int) -> None:
 def _rows(alias: str) -> Any:
     from django_tasklock.models import EventCount
 
-    return EventCount._base_manager.using(alias)
+    return fresh(EventCount._base_manager.using(alias))
 
 
 def _session() -> Session:

@@ -26,6 +26,7 @@ from django.db.models.signals import post_delete
 from django_tasklock import counts, signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
 from django_tasklock.context import none_current
+from django_tasklock.db.fresh import fresh
 from django_tasklock.db.reconnect import (
     PATIENCE,
     end_lost_transaction,
@@ -330,7 +331,7 @@ class Claim:
             self._deleted = True
 
     def _all_rows(self) -> QuerySet[Any]:
-        return self.model._base_manager.using(self.using)
+        return fresh(self.model._base_manager.using(self.using))
 
     def _was_written(self, values: dict[str, Any]) -> bool:
         """Return whether the row is as the write leaves it, whose answer was lost."""

@@ -19,6 +19,7 @@ from django.db.models import CharField, CompositePrimaryKey, Exists, F, Model, Q
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
 from django_tasklock.conf import Duration, milliseconds
+from django_tasklock.db.fresh import fresh
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.keys import PK
 from django_tasklock.guards.writes import Change, Why, briefly, write
@@ -266,7 +267,7 @@ def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: s
     """
     if guard is not None:
         guard.ensure_fits(model)
-    rows = briefly(model._base_manager.using(router.db_for_write(model)).filter(pk=pk))
+    rows = briefly(fresh(model._base_manager.using(router.db_for_write(model))).filter(pk=pk))
     values = {} if guard is None else guard.state_values(state)
     change = Change(guard.field if guard else None, why)
     if not has_token_columns(model):

@@ -12,6 +12,7 @@ from django.db import router
 from django.db.models import Model, Q, QuerySet
 
 from django_tasklock.columns import EPOCH, TOKEN, table_options
+from django_tasklock.db.fresh import fresh
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns
 from django_tasklock.guards.keys import PK
 
@@ -91,7 +92,7 @@ def has_token_index(model: type[Model]) -> bool:
 
 
 def _everything(model: type[Model]) -> QuerySet[Any]:
-    return model._base_manager.using(router.db_for_write(model))
+    return fresh(model._base_manager.using(router.db_for_write(model)))
 
 
 def _seen(model: type[Model], columns: tuple[str, ...], rows: QuerySet[Any]) -> list[Row]:

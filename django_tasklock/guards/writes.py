@@ -17,6 +17,7 @@ from django.db.models.base import ModelState
 
 from django_tasklock import signals
 from django_tasklock.columns import EPOCH, TOKEN, table_model
+from django_tasklock.db.fresh import fresh
 from django_tasklock.db.reconnect import errors_of
 from django_tasklock.db.transactions import in_callers_transaction
 
@@ -85,7 +86,7 @@ def write(
     values = {**_set_by_save(model, pk, values), **values}
     own = {name: value for name, value in values.items() if name not in inherited}
     above = {name: value for name, value in values.items() if name in inherited}
-    row = model._base_manager.using(using).filter(pk=pk)
+    row = fresh(model._base_manager.using(using)).filter(pk=pk)
     if not signals.state_changed.receivers:
         change = None
     # Django writes the columns of a parent's table in a separate statement, conditional on the key alone. So the

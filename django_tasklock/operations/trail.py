@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from django.core.exceptions import ImproperlyConfigured
 from django.db import Error, router
 
+from django_tasklock.db.fresh import fresh
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.audit import LIMIT_ACTIONS
 from django_tasklock.operations.datetimes import as_stored, with_zone
@@ -106,7 +107,7 @@ def _matching_entries(query: ActQuery) -> QuerySet[AuditEntry]:
 def _entries() -> QuerySet[AuditEntry]:
     from django_tasklock.models import AuditEntry
 
-    return AuditEntry._base_manager.using(router.db_for_read(AuditEntry))
+    return fresh(AuditEntry._base_manager.using(router.db_for_read(AuditEntry)))
 
 
 def _to_act(entry: AuditEntry) -> Act:

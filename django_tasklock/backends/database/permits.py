@@ -19,6 +19,7 @@ from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import FIELDS, Row, holder_text
 from django_tasklock.db.clock import AggregateNow, Now
+from django_tasklock.db.fresh import fresh
 from django_tasklock.db.session import Session
 from django_tasklock.models import LimiterRow, PermitRow
 from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
@@ -132,12 +133,12 @@ class DatabasePermits(DatabaseLeases, Permits):
 
 def permits(alias: str) -> QuerySet[Any]:
     """Return the rows of all permits in the database ``alias``; their holders are never asked to release them."""
-    return PermitRow._base_manager.using(alias).annotate(asked_at=Value(0))
+    return fresh(PermitRow._base_manager.using(alias)).annotate(asked_at=Value(0))
 
 
 def limiters(alias: str) -> QuerySet[LimiterRow]:
     """Return the rows of all limiters in the database ``alias``."""
-    return LimiterRow._base_manager.using(alias)
+    return fresh(LimiterRow._base_manager.using(alias))
 
 
 def read_permits(found: QuerySet[Any]) -> list[Row]:

@@ -22,6 +22,7 @@ from django_tasklock.backends.ledger import verbs
 from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
 from django_tasklock.db.clock import AggregateNow, Now
+from django_tasklock.db.fresh import fresh
 from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import RateRow
@@ -115,4 +116,4 @@ class DatabaseRates(RateStore):
 
 def rows_of(alias: str) -> QuerySet[RateRow]:
     """Return the rows of all limiters in the database ``alias``."""
-    return RateRow._base_manager.using(alias)
+    return fresh(RateRow._base_manager.using(alias))

@@ -19,6 +19,7 @@ from django.db.models import Max, Model, QuerySet
 from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.database.names import in_ascii
 from django_tasklock.db.clock import AggregateNow, Now
+from django_tasklock.db.fresh import fresh
 from django_tasklock.models import LockRow
 from django_tasklock.types import AcquireRequest, Record
 
@@ -67,7 +68,7 @@ FIELDS = ("token", "holder", "acquired_at", "hold_until", "expires_at", "fence",
 
 def rows_of(alias: str) -> QuerySet[LockRow]:
     """Return the rows of all locks in the database ``alias``."""
-    return LockRow._base_manager.using(alias)
+    return fresh(LockRow._base_manager.using(alias))
 
 
 def read_row(alias: str, key: str) -> tuple[Row | None, int]:

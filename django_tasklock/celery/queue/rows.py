@@ -17,6 +17,7 @@ from django.db.models import Count, OuterRef, Q, QuerySet, Subquery
 from django_tasklock import counts
 from django_tasklock.backends.database.names import in_ascii, key_of, storable
 from django_tasklock.db.clock import Now
+from django_tasklock.db.fresh import fresh
 from django_tasklock.db.session import Session
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.models import ParkedMessage
@@ -42,7 +43,7 @@ session = Session(Row, "parked message")
 
 def rows_of(alias: str, name: str | None = None) -> QuerySet[Row]:
     """Return the rows of one lock or of all, in the database ``alias``."""
-    rows = Row._base_manager.using(alias)
+    rows = fresh(Row._base_manager.using(alias))
     return rows if name is None else rows.filter(key=key_of(name))
 
 

@@ -13,6 +13,7 @@ from django.db import Error, router
 from django.utils import timezone
 
 from django_tasklock.celery.task_modules import import_task_modules
+from django_tasklock.db.fresh import fresh
 from django_tasklock.guards.guard import registered
 from django_tasklock.operations.datetimes import with_zone
 from django_tasklock.operations.plain import to_plain
@@ -125,7 +126,7 @@ def age_of(run: SweepRun) -> float:
 def _entries() -> QuerySet[SweepEntry]:
     from django_tasklock.models import SweepEntry
 
-    return SweepEntry._base_manager.using(router.db_for_read(SweepEntry))
+    return fresh(SweepEntry._base_manager.using(router.db_for_read(SweepEntry)))
 
 
 def _describe_scope(options: SweepOptions) -> str:
