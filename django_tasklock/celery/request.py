@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from functools import wraps
 from typing import Any, ClassVar
 
 from celery.exceptions import TaskRevokedError
 from celery.worker import request
-from celery.worker.state import reserved_requests, task_ready
+from celery.worker.state import active_requests, reserved_requests, task_ready
 
 from django_tasklock.celery.state import Rejected
 
@@ -63,6 +65,22 @@ class Request(request.Request):
         """Stop the task, whose message will be delivered again."""
         self.cancelled = True
         return super().cancel(*how, **more)
+
+    def kill(self) -> bool:
+        """Kill the child process that runs it, for any thread. Return False if it has ended by itself.
+
+        The pool notices, and its message is settled as after any death of a process.
+        """
+        pid: int = self.worker_pid  # type: ignore[assignment]  # it has begun
+        try:
+            leads = os.getpgid(pid) == pid  # as Celery's time limit does, with the processes that such a one started
+            send = os.killpg if leads else os.kill
+            send(pid, signal.SIGSTOP)  # so that it begins nothing else until it is known that it still runs this
+            runs = self in active_requests
+            send(pid, signal.SIGKILL if runs else signal.SIGCONT)
+        except ProcessLookupError:
+            return False
+        return runs
 
     def on_failure(self, exc_info: Any, *how: Any, **more: Any) -> Any:
         """Reject the message if its task was ``Rejected``."""

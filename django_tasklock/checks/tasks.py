@@ -77,27 +77,41 @@ def _report_workers(lease: float) -> list[checks.CheckMessage]:
 
 
 def check_visibility(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W018: a body that uses its whole timeout may be delivered again while it runs."""
+    """Report W018: a body that outlives its lock may run twice at once, or is killed where messages have leases."""
     if valid_settings() is None:
         return []
     import_task_modules()
     app = project_app()
-    if app is None or message_lease(app) is not None:  # messages whose lease is renewed are not redelivered
+    if app is None:
         return []
-    seconds = visibility_timeout(app)
-    names = sorted(task.name for task in app.tasks.values() if task.acks_late and seconds <= _lock_timeout(task))
-    if not names:
-        return []
-    return [
-        checks.Warning(
+    late = [task for task in app.tasks.values() if task.acks_late]
+    lease, seconds = message_lease(app), visibility_timeout(app)
+    if lease is None:
+        names = sorted(task.name for task in late if seconds <= _lock_timeout(task))
+        problem = (
             f"The broker delivers again what is not acknowledged after {seconds:g} s, its visibility timeout, and these"
             f" late-acknowledged tasks may have their locks for that long or longer: {_join_names(names)}. A body"
-            " that is not over by then may run twice at once.",
-            hint="timeout=None on the task: its lock is held until the body has ended, and the second delivery finds it"
-            " busy. Or a visibility_timeout in broker_transport_options that is longer than every timeout.",
-            id="tasklock.W018",
+            " that is not over by then may run twice at once."
         )
-    ]
+        hint = (
+            "timeout=None on the task: its lock is held until the body has ended, and the second delivery finds it"
+            " busy. Or a visibility_timeout in broker_transport_options that is longer than every timeout."
+        )
+    else:
+        names = sorted(task.name for task in late if 0 < _lock_timeout(task) < _time_limit(task))
+        problem = (
+            f"By their time limits these tasks may run for longer than their timeout=: {_join_names(names)}. A process"
+            f" that still runs one {lease:g} s after its lock has ended is killed, and the task starts again."
+        )
+        hint = (
+            "timeout=None on the task: its lock is held until the body has ended. Or one that is over its time limit."
+        )
+    return [checks.Warning(problem, hint=hint, id="tasklock.W018")] if names else []
+
+
+def _time_limit(task: Any) -> float:
+    """Return the seconds after which Celery ends a task, or asks it to end; 0: it does not."""
+    return float(task.time_limit or task.soft_time_limit or 0)
 
 
 def _lock_timeout(task: Any) -> float:

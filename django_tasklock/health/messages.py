@@ -32,7 +32,7 @@ def check_messages(timeout: float) -> tuple[dict[str, Any], list[str]]:
     }
     if not stuck:
         return state, []
-    return state, [f"workers have given back {stuck} messages: their slots, or the tasks in them, do not go on"]
+    return state, [f"{stuck} messages do not go on: their workers' slots hang, or their tasks outlive their locks"]
 
 
 def forget() -> None:

@@ -93,7 +93,11 @@ QUEUE_MESSAGES = Metric(
     ("queue",),
     "Messages of a queue (Redis): waiting, parked, and fetched but not acknowledged.",
 )
-STUCK = Metric("tasklock_messages_stuck", (), "Messages given back by workers whose slots do not go on.")
+STUCK = Metric(
+    "tasklock_messages_stuck",
+    (),
+    "Messages that do not go on: of slots that hang, or of tasks that outlive their locks.",
+)
 MEMBERS = Metric("tasklock_limiter_members", LIMITER, "Permits of a concurrency limiter that are taken now.")
 USED = Metric("tasklock_limiter_used_ratio", LIMITER, "Share of the limit that is used, 0 to 1, of its fullest rate.")
 WAITING = Metric("tasklock_limiter_waiting", LIMITER, "Calls that wait for their turn.")

@@ -164,7 +164,7 @@ def count_messages() -> dict[str, int] | None:
 
 
 def count_stuck() -> int | None:
-    """Return the number of messages that workers have given back, as their slots do not go on.
+    """Return the number of messages that do not go on: of slots that hang, or of tasks that outlive their locks.
 
     ``None``: messages have no leases, or the broker does not answer, which is logged. Takes a few seconds at most.
     """

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 from celery import Task
+from celery.app.task import Context
 from celery.backends.cache import CacheBackend
 from celery.exceptions import Reject, Retry
 from django.utils import timezone
@@ -19,6 +20,7 @@ from django_tasklock import TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.delivery import duplicates, run
+from django_tasklock.celery.message import Message
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.exceptions import CrashLoop, LockLost, StaleClaim
 from django_tasklock.host import Task as Known
@@ -346,6 +348,16 @@ class TestTheCount:
         assert state == "FAILURE"
         assert isinstance(error, CrashLoop)
         assert f"{takeovers + 1} workers died of it" in str(error)
+        assert one.starts == takeovers + 1
+
+    @pytest.mark.parametrize("takeovers", [0, 2])
+    def test_so_does_each_that_is_killed_after_its_lock_has_ended(self, app, takeovers):
+        """Nobody finds a lock of it: who kills it counts."""
+        one = Dying(app, takeovers=takeovers)
+        for told in [{}, *[AGAIN] * takeovers]:
+            one.dies(leaves=False, **told)
+            duplicates.Earlier(Message(one.task, Context(one.message.headers)), comes_again=False).count_death()
+        assert isinstance(one.comes_back()[1], CrashLoop)
         assert one.starts == takeovers + 1
 
     def test_the_end_is_final(self, app):

@@ -7,14 +7,12 @@ Time is counted in renewals that a worker has noted in the broker, so a slow mac
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
-import time
 from collections.abc import Callable
-from datetime import timedelta
 from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,15 +20,18 @@ import redis
 from celery.app.task import Context
 from django.core.management import call_command
 
+from django_tasklock import TaskLock, task_lock
 from django_tasklock.celery import parked_messages
-from django_tasklock.celery.message import HEADER, bind_header
 from django_tasklock.celery.messages import marks
-from django_tasklock.celery.messages.progress import _outlives_its_lock
+from django_tasklock.celery.messages.outlived import Outlived
+from django_tasklock.host import Task
 from django_tasklock.operations import sweep
 from django_tasklock.operations.state import count_messages, count_stuck
+from django_tasklock.types import monotonic
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
 from tests.support.once_app import OnceApp
+from tests.support.processes import processes
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures"]
 
@@ -414,32 +415,137 @@ class TestSlotsThatHang:
         have(site, first, 0, stuck=0)
         assert sorted(one.key for one in site.events("start")) == ["after", "hangs", "hangs too", "waits", "waits too"]
 
-    def test_a_task_whose_own_lock_has_ended_runs_elsewhere(self, site: Site) -> None:
-        """One without a lock, and one without a timeout, is delivered once however long it takes."""
+
+class TestTasksThatOutliveTheirLock:
+    """They are ended before their message goes on; where that is impossible, it stays with its worker."""
+
+    @pytest.fixture(autouse=True)
+    def _soon(self, site: Site) -> None:
         site.configure(lease=3, timeout=3)
+
+    @pytest.mark.parametrize("hangs", [False, True], ids=["works", "hangs"])
+    def test_it_is_killed_and_starts_again(self, site: Site, hangs: bool) -> None:
+        """One without a lock, one without a timeout and one that has ended in time are delivered once."""
         gate = site.gate()
-        first = site.worker(concurrency=3)
-        for key, once in (("ends", None), ("endless", {"timeout": None})):
+        first = site.worker(concurrency=4)
+        for key, once in (("outlives", None), ("endless", {"timeout": None}), ("longer", {"timeout": 600})):
             site.publish("late_hold", key, until=gate, once=once)
         site.publish("hold", "plain", until=gate)
-        for key in ("ends", "endless", "plain"):
+        for key in ("outlives", "endless", "longer", "plain"):
             site.started(key)
-        site.accepted(first, 3)
-        second = site.worker(concurrency=3)
-        assert site.started("ends", 2, PATIENCE).pid in second.children()
-        assert "late_hold[" in first.log().partition("its lock has ended by its timeout")[0].rpartition("messages:")[2]
-        have(site, first, 2, stuck=1)
+        site.accepted(first, 4)
+        second = site.worker(concurrency=4)
+        old = site.started("outlives").pid
+        if hangs:
+            os.kill(old, signal.SIGSTOP)
+        site.started("outlives", 2, PATIENCE)
+        assert old not in {one.pid for one in processes()}, "two bodies at once"
+        assert f"its process {old} was killed" in first.log()
         gate.open()
         settled(site)
-        assert sorted(one.key for one in site.events("start")) == ["endless", "ends", "ends", "plain"]
+        assert len(site.events("start")) == 5
+        assert sorted(one.key for one in site.events("end")) == ["endless", "longer", "outlives", "plain"]
+        assert "outlives" not in {one.key for one in site.events("end") if one.pid == old}
+        have(site, first, 0, stuck=0)
+        have(site, second, 0, stuck=0)
+
+    def test_it_fails_visibly_if_it_always_does(self, site: Site) -> None:
+        site.configure(tasks=("tests.support.celery_site.brittle_tasks",))
+        site.worker()
+        ran = site.publish("brittle_hold", "always", until=site.gate())
+        state, error = site.outcome(ran, PATIENCE)
+        assert (state, type(error).__name__) == ("FAILURE", "CrashLoop")
+        assert len(site.events("start")) == 1
+
+    def test_one_that_ends_by_itself_meanwhile_runs_once(self, site: Site) -> None:
+        gate = site.gate()
+        worker = site.worker()
+        site.publish("late_hold", "late", until=gate)
+        have(site, worker, 1, stuck=1)
+        gate.open()
+        have(site, worker, 0, stuck=0)
+        settled(site)
+        assert [one.event for one in site.events(key="late")] == ["start", "end"]
+        assert "was killed" not in worker.log()
+
+    @pytest.mark.parametrize("pool", ["threads", "gevent"])
+    def test_it_stays_where_tasks_have_no_processes(self, site: Site, pool: str) -> None:
+        gate = site.gate()
+        first = site.worker(pool=pool)
+        site.publish("late_hold", "stays", until=gate)
+        site.started("stays")
+        second = site.worker()
+        site.wait_until(lambda: "this pool cannot end it" in first.log(), PATIENCE)
+        renewed(site, first, second)
+        assert [one.event for one in site.events(key="stays")] == ["start"]
+        have(site, first, 1, stuck=1)
+        assert first.log().count("this pool cannot end it") == 1
+        gate.open()
+        settled(site)
+        assert [one.event for one in site.events(key="stays")] == ["start", "end"]
 
 
-def test_a_body_outlives_its_lock_after_the_longest_wait_and_the_timeout(app: OnceApp) -> None:
-    """Both may be given as a ``timedelta``, and the lock may have been acquired at the end of the wait."""
-    wait, timeout = timedelta(seconds=600), timedelta(seconds=1200)
-    task = app.task(key="outlived", on_conflict="wait", blocking_timeout=wait, timeout=timeout)
-    header = bind_header({"key": "outlived"}, task.name, "1")
-    request = SimpleNamespace(task=task, id="1", args=(), kwargs={}, _context=Context(id="1", **{HEADER: header}))
-    for seconds, outlives in ((1500, False), (2100, True)):
-        request.time_start = time.time() - seconds
-        assert _outlives_its_lock(request) is outlives
+class Running:
+    """What the main process knows of a task that runs, from its message."""
+
+    acknowledged = False
+    time_start = 0.0
+
+    def __init__(self, task: Any, *args: Any, **headers: Any) -> None:
+        self.task, self.id, self.args, self.kwargs = task, "1", args, {}
+        self._context = Context(id="1", task=task.name, **headers)
+
+    def humaninfo(self) -> str:
+        return self.task.name
+
+
+class TestWhatOutlivesItsLock:
+    """Only what was seen to have its lock, and has it no more after the time at which it would have ended."""
+
+    @pytest.fixture
+    def outlived(self) -> Outlived:
+        return Outlived(60)
+
+    def held(self, request: Running, name: Any, timeout: float = 600) -> TaskLock:
+        lock = TaskLock(name, timeout=timeout)
+        lock.task = Task(request.task.name, request.id)
+        assert lock.acquire()
+        return lock
+
+    def test_a_lock_that_is_extended_ends_later(self, app: OnceApp, outlived: Outlived) -> None:
+        running: Any = Running(app.task(key="outlived"))
+        lock = self.held(running, "outlived")
+        outlived._judge(running)
+        assert 590 < outlived._until[running] - monotonic() <= 600
+        lock.extend(1200)
+        outlived._judge(running)
+        assert 1190 < outlived._until[running] - monotonic() <= 1200
+        lock.release()
+        outlived._judge(running)
+        assert len(outlived) == 1
+        self.held(running, "outlived")  # the store had lost it, and its holder wrote it again
+        outlived._judge(running)
+        assert len(outlived) == 0
+
+    def test_who_waits_or_runs_without_the_lock_outlives_none(self, app: OnceApp, outlived: Outlived) -> None:
+        running: Any = Running(app.task(key="outlived"))
+        TaskLock("outlived").acquire()
+        outlived._judge(running)
+        assert (len(outlived), outlived._until) == (0, {})
+
+    def test_a_lock_of_several_names_and_one_of_a_message_by_send_task(self, app: OnceApp, outlived: Outlived) -> None:
+        @app.app.task(shared=False)
+        @task_lock(["from:{a}", "to:{b}"])
+        def transfer(a: int, b: int) -> None: ...
+
+        sent = app.task(lambda a, b: None, key="sent:{a}")
+        for task, name in ((app.app.tasks[transfer.name], ["from:1", "to:2"]), (sent, "sent:1")):
+            running: Any = Running(task, 1, 2)
+            self.held(running, name)
+            outlived._judge(running)
+            assert 590 < outlived._until[running] - monotonic() <= 600
+
+    def test_no_lock_is_not_looked_at_again(self, app: OnceApp, outlived: Outlived) -> None:
+        running: Any = Running(app.app.tasks["celery.backend_cleanup"])
+        outlived._judge(running)
+        assert outlived._until[running] == math.inf

@@ -138,6 +138,24 @@ class TestChecks:
         lease(settings, 60)
         assert check_visibility() == []
 
+    def test_a_task_that_may_outlive_its_lock_is_named(self, app: Celery, settings: Any) -> None:
+        """By its own limits or the project's, hard or soft; nothing is given back of one that is acknowledged early."""
+        lease(settings, 60)
+        app.conf.task_soft_time_limit = 1800
+
+        def task(name: str, timeout: float | None, **options: Any) -> None:
+            app.task(name=f"limited.{name}", base=OnceTask, timeout=timeout, shared=False, **options)(nothing)
+
+        task("hard", 600, time_limit=601)
+        task("soft", 600, soft_time_limit=601)
+        task("project", 600)
+        task("short", 600, time_limit=600)
+        task("endless", None, time_limit=7200)
+        task("early", 600, acks_late=False)
+        [warning] = check_visibility()
+        assert ids([warning]) == ["W018"]
+        assert ": limited.hard, limited.project, limited.soft. " in warning.msg
+
 
 class TestLateAcknowledgement:
     def test_names_what_is_lost_with_its_process(self, app: Celery) -> None:
@@ -183,7 +201,7 @@ class TestHealth:
             "stuck": 3,
         }
         assert said["warnings"] == [
-            "workers have given back 3 messages: their slots, or the tasks in them, do not go on",
+            "3 messages do not go on: their workers' slots hang, or their tasks outlive their locks",
         ]
         assert "host" not in response.content.decode()
 

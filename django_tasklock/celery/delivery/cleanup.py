@@ -20,15 +20,17 @@ from django_tasklock.celery import rates
 from django_tasklock.celery.definition import bound_arguments, lock_of
 from django_tasklock.celery.delivery.duplicates import free_dead
 from django_tasklock.celery.message import header_of
+from django_tasklock.celery.options import pop_overrides
 from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import close_idle
+from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import alive
-from django_tasklock.names import NameTemplate, each_of, of_tenant, own_name
+from django_tasklock.names import each_of, of_tenant, own_name
 
 logger = logging.getLogger("django_tasklock")
 
@@ -74,11 +76,13 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
     if "key" in header:
         return str(header["key"])
     locked = lock_of(task)
-    if locked is None or not isinstance(locked.template, NameTemplate):
-        return None
     try:
         with of_tenant(header.get("tenant")):
-            return own_name(locked.template.name(bound_arguments(task, args), kwargs))
+            if isinstance(task, OnceTask):  # published by ``send_task``, which does not know it
+                kwargs = dict(kwargs)
+                key = pop_overrides(task, kwargs, header.get("once")).get("key")
+                return task.lock_name(*args, **kwargs) if key is None else own_name(key)
+            return None if locked is None else own_name(locked.template.name(bound_arguments(task, args), kwargs))
     except Exception:  # a call whose arguments do not fit was never run
         return None
 
@@ -104,7 +108,8 @@ def _clean_up(task: Any, task_id: str, name: str | None, header: dict[str, Any],
                 line.leave(name, task_id)
                 rows.remove(task_id)
                 release_unique(header, task_id)
-                promote(name, task.app)
+                for one in each_of(name):
+                    promote(one, task.app)
     except BackendUnavailable as error:
         logger.warning("lock %r of %s[%s] is left to its lease: %s", name, task.name, task_id, error)
     except Exception:

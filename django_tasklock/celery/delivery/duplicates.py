@@ -186,6 +186,14 @@ class Earlier:
                 name=name,
             )
 
+    def count_death(self) -> None:
+        """Count the start of a delivery whose process is killed, which finds no lock of it any more.
+
+        The first start of a message is not counted when it is made. Raises ``BackendUnavailable``.
+        """
+        if not get_backend().tally(f"starts:{self.mark}", 0):
+            get_backend().tally(f"starts:{self.mark}")
+
     def end(self, error: BaseException | None, seen: bool | None, lost: bool) -> None:
         """Take the count back, as the run has ended in order; have the message marked as done where that is awaited.
 

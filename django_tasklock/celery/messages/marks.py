@@ -38,7 +38,7 @@ class Mark:
     messages: int = 0
     """The number of messages that it renews."""
     stuck: int = 0
-    """The number of messages that it has given back, as its slots, or their own tasks, do not go on."""
+    """The number of messages that do not go on: given back by slots that hang, or of tasks that outlive their lock."""
     worker: str = ""
     """A random id, as another worker may have the same name."""
 
