@@ -421,7 +421,7 @@ class TestTasksThatOutliveTheirLock:
 
     @pytest.fixture(autouse=True)
     def _soon(self, site: Site) -> None:
-        site.configure(lease=3, timeout=3)
+        site.configure(lease=6, timeout=6)
 
     @pytest.mark.parametrize("hangs", [False, True], ids=["works", "hangs"])
     def test_it_is_killed_and_starts_again(self, site: Site, hangs: bool) -> None:
@@ -458,10 +458,12 @@ class TestTasksThatOutliveTheirLock:
         assert len(site.events("start")) == 1
 
     def test_one_that_ends_by_itself_meanwhile_runs_once(self, site: Site) -> None:
+        site.configure(tasklock={"MESSAGE_LEASE": 10 * LEASE})
         gate = site.gate()
         worker = site.worker()
         site.publish("late_hold", "late", until=gate)
         have(site, worker, 1, stuck=1)
+        renewed(site, worker)
         gate.open()
         have(site, worker, 0, stuck=0)
         settled(site)
@@ -506,9 +508,8 @@ class TestWhatOutlivesItsLock:
     def outlived(self) -> Outlived:
         return Outlived(60)
 
-    def held(self, request: Running, name: Any, timeout: float = 600) -> TaskLock:
-        lock = TaskLock(name, timeout=timeout)
-        lock.task = Task(request.task.name, request.id)
+    def held(self, request: Running, *names: str) -> TaskLock:
+        lock = TaskLock(*names, timeout=600, task=Task(request.task.name, request.id))
         assert lock.acquire()
         return lock
 
@@ -539,9 +540,9 @@ class TestWhatOutlivesItsLock:
         def transfer(a: int, b: int) -> None: ...
 
         sent = app.task(lambda a, b: None, key="sent:{a}")
-        for task, name in ((app.app.tasks[transfer.name], ["from:1", "to:2"]), (sent, "sent:1")):
+        for task, names in ((app.app.tasks[transfer.name], ("from:1", "to:2")), (sent, ("sent:1",))):
             running: Any = Running(task, 1, 2)
-            self.held(running, name)
+            self.held(running, *names)
             outlived._judge(running)
             assert 590 < outlived._until[running] - monotonic() <= 600
 

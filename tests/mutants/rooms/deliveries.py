@@ -105,6 +105,27 @@ FAULTS = [
         "tests/celery/test_message_index.py",
     ),
     Fault(
+        "celery/messages/outlived.py",
+        "a task that waits for its lock is taken for one that outlives it",
+        "        elif request not in self._until:",
+        "        elif False:",
+        "tests/celery/test_message_lease.py::TestWhatOutlivesItsLock",
+    ),
+    Fault(
+        "celery/messages/outlived.py",
+        "a body that outlives its lock is killed at once",
+        "            return monotonic() - ended >= self.grace",
+        "            return True",
+        "tests/celery/test_message_lease.py::TestTasksThatOutliveTheirLock::test_one_that_ends_by_itself_meanwhile_runs_once",
+    ),
+    Fault(
+        "celery/delivery/duplicates.py",
+        "a body that always outlives its lock is started for ever",
+        '        if not get_backend().tally(f"starts:{self.mark}", 0):',
+        "        if False:",
+        COUNT,
+    ),
+    Fault(
         "celery/receivers.py",
         "a message that kills its workers is retried for CrashLoop",
         "Task.dont_autoretry_for = (StaleClaim, CrashLoop)",
