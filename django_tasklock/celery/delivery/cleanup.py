@@ -24,7 +24,6 @@ from django_tasklock.celery.options import pop_overrides
 from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import close_idle
-from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.unique import release_unique
 from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork
@@ -78,7 +77,7 @@ def lock_name(task: Any, header: dict[str, Any], args: Any, kwargs: Any) -> str 
     locked = lock_of(task)
     try:
         with of_tenant(header.get("tenant")):
-            if isinstance(task, OnceTask):  # published by ``send_task``, which does not know it
+            if hasattr(task, "once_options"):  # a ``OnceTask``, published by ``send_task``, which does not know it
                 kwargs = dict(kwargs)
                 key = pop_overrides(task, kwargs, header.get("once")).get("key")
                 return task.lock_name(*args, **kwargs) if key is None else own_name(key)
