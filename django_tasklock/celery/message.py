@@ -10,6 +10,7 @@ from celery.canvas import Signature
 from celery.exceptions import Reject
 
 from django_tasklock.celery.broker import redelivery_timeout
+from django_tasklock.celery.canvas import is_member
 from django_tasklock.conf import get_settings
 from django_tasklock.types import monotonic
 
@@ -90,13 +91,8 @@ class Message:
 
     @property
     def in_canvas(self) -> bool:
-        """Whether a group or a chord waits for its result, or for that of the chain that it begins."""
-        after = (link.get("options") or {} for link in self.request.chain or ())
-        return bool(
-            self.request.group
-            or self.request.chord
-            or any(options.get("group_id") or options.get("chord") for options in after)
-        )
+        """Whether a group or a chord waits for its result, or for that of what follows it."""
+        return is_member(self.request)
 
     @property
     def wants_result(self) -> bool:

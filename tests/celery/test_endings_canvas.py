@@ -9,6 +9,7 @@ import pytest
 from celery import chain, chord, group
 
 from django_tasklock.celery import parked_messages
+from django_tasklock.celery.queue import operators
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.canvas_tasks"]
@@ -109,6 +110,50 @@ def test_a_chord_of_chains_ends_although_a_link_is_rejected(celery_site, made):
         chains = [chain(one.member(1), one.other(2)), chain(one.other(3), one.other(4))]
         assert celery_site.outcome(one.chord(*chains))[0] in ("SUCCESS", "FAILURE")
         one.nothing_left()
+
+
+def forms(one):
+    """Chains that begin with the member, each with a further link of another form."""
+
+    def gathered(*header):
+        return chord([one.other(number) for number in header], one.site.task("gather").s())
+
+    return [
+        chain(one.member(1), one.other(2)),
+        chain(one.member(1), group(one.other(2), one.other(3))),
+        chain(one.member(1), gathered(2, 3)),
+        chain(one.member(1), one.other(2), gathered(3), gathered(4, 5)),
+        chain(one.member(1), chord([one.other(2)], chain(one.other(3), one.other(4)))),
+        chain(one.member(1), chord([one.other(2)], group(one.other(3), one.other(4)))),
+        chain(one.member(1), chord([one.other(2)], chord([one.other(3)], one.other(4)))),
+    ]
+
+
+def test_whoever_waits_for_what_follows_a_rejected_message_is_told(celery_site, made):
+    """A chord goes on, as that member was skipped, however deep; a chain of its own ends with its first link."""
+    one, _ = made("reject")
+    for form in forms(one):
+        assert celery_site.outcome(one.chord(one.other(0), form))[0] == "SUCCESS"
+    for form in forms(one):
+        result = form.apply_async()
+        for end in getattr(result, "children", None) or [result]:
+            assert celery_site.outcome(end)[0] == "REVOKED"
+    assert len(celery_site.events("start", "gathered")) == 3 + len(forms(one))
+    one.nothing_left()
+
+
+@pytest.mark.filterwarnings("ignore:Call to deprecated setex:DeprecationWarning")  # by Celery's results
+def test_whoever_waits_for_what_follows_a_discarded_message_is_told(celery_site, made):
+    """One that was parked, and that an operator discards."""
+    one, _ = made("queue")
+    for form in forms(one):
+        for whole in (chord([one.other(0), form], celery_site.task("gather").s()), form):
+            result = whole.apply_async()
+            [parked] = celery_site.wait_until(lambda: parked_messages(one.name))
+            assert operators.discard(parked.task_id, "nobody wants it")[1] == ""
+            for end in getattr(result, "children", None) or [result]:
+                assert celery_site.outcome(end)[0] in ("FAILURE", "REVOKED")
+    one.nothing_left()
 
 
 def test_groups_and_chains_end(celery_site, made):

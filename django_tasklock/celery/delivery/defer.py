@@ -9,11 +9,11 @@ import logging
 import random
 from typing import Any, NoReturn
 
-from celery import states
 from celery.app.task import Task
 from celery.exceptions import Retry
 
 from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
+from django_tasklock.celery.canvas import end_without_run
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.rates import cancel_reservation
 from django_tasklock.celery.sending import send
@@ -29,12 +29,11 @@ LONGEST_DELAY = 60.0  # the longest: a free lock stays unused for so long if onl
 
 
 def reject(error: TaskLockError, message: Message) -> NoReturn:
-    """End the message without a run: its state is ``REVOKED``, and ``get()`` raises ``error``."""
-    if message.wants_result:
-        try:
-            message.task.backend.store_result(message.id, error, states.REVOKED, request=message.request)
-        except Exception as trouble:  # callers that wait for the result get none; the message has ended anyway
-            logger.warning("%s[%s]: the state REVOKED was not stored: %r", message.task.name, message.id, trouble)
+    """End the message, and the rest of its chain, without a run: ``REVOKED``, and ``get()`` raises ``error``."""
+    try:
+        end_without_run(message.task.backend, message.request, error, store=message.wants_result)
+    except Exception as trouble:  # callers that wait for the result get none; the message has ended anyway
+        logger.warning("%s[%s]: the state REVOKED was not stored: %r", message.task.name, message.id, trouble)
     raise Rejected(str(error))
 
 

@@ -7,8 +7,10 @@ from typing import Any, NamedTuple
 
 from celery.app.task import Context
 from celery.canvas import Signature, signature as signature_of
+from celery.exceptions import TaskRevokedError
 
 from django_tasklock.backends.database.names import in_ascii, key_of
+from django_tasklock.celery.canvas import end_without_run
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.envelope import UnusableMessage, check, read, unseal
@@ -61,7 +63,8 @@ def revoke(row: Row, app: Any, reason: str) -> bool:
     request = _leave(row, app)
     try:
         check(row.message)
-        app.backend.mark_as_revoked(row.task_id, reason, request=request)
+        request = request or Context(id=row.task_id, task=row.task)
+        end_without_run(_backend_of(row, app), request, TaskRevokedError(reason))
     except UnusableMessage:
         pass  # a forged row may name the result of another task
     except Exception as error:
@@ -104,8 +107,11 @@ def _store_skipped(row: Row, name: str, signature: Signature[Any], app: Any) -> 
         signature_of(link, app=app).apply_async((result,), **family)
     if rest := list(sent.get("chain") or ()):
         signature_of(rest.pop(), app=app).apply_async((result,), chain=rest, **family)
-    backend = getattr(app.tasks.get(row.task), "backend", app.backend)
-    backend.mark_as_done(row.task_id, result, request=_request_of(row, signature))
+    _backend_of(row, app).mark_as_done(row.task_id, result, request=_request_of(row, signature))
+
+
+def _backend_of(row: Row, app: Any) -> Any:
+    return getattr(app.tasks.get(row.task), "backend", app.backend)
 
 
 def _leave(row: Row, app: Any) -> Context | None:
@@ -128,6 +134,8 @@ def _request_of(row: Row, signature: Signature[Any]) -> Context:
         task=row.task,
         args=signature.args,
         kwargs=signature.kwargs,
+        chain=sent.get("chain"),
+        callbacks=sent.get("link"),
         chord=sent.get("chord"),
         group=sent.get("group_id"),
         group_index=sent.get("group_index"),
