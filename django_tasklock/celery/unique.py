@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Self, TypeVar
 
 from celery.exceptions import Ignore, Reject, Retry
-from celery.states import SUCCESS
+from celery.states import READY_STATES, SUCCESS
 from celery.utils.time import maybe_iso8601
 
 from django_tasklock.backends import get_backend
@@ -35,7 +35,7 @@ from django_tasklock.locks.holder import holder_json, message_json
 from django_tasklock.locks.info import busy_error
 from django_tasklock.locks.lease import Lease
 from django_tasklock.names import MAX_LENGTH
-from django_tasklock.types import AcquireRequest, Busy, Grant, monotonic
+from django_tasklock.types import AcquireRequest, Busy, Grant, Record, monotonic
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -65,8 +65,11 @@ def publish_unique(
     lifetime = _lifetime(task, chosen, options)
     holder = message_json(task.name, task_id)
     began = monotonic()
+    ask = AcquireRequest(lease.name, lease.token, PUBLISHING_LEASE, lifetime, holder)
     try:
-        answer = lease.backend.acquire(AcquireRequest(lease.name, lease.token, PUBLISHING_LEASE, lifetime, holder))
+        answer = lease.backend.acquire(ask)
+        if isinstance(answer, Busy) and (ended := _ended_token(task, answer.record)):
+            answer = lease.backend.acquire(ask._replace(supersedes=ended))
     except BackendUnavailable as error:
         policy = chosen.lock.on_unavailable or get_settings().ON_UNAVAILABLE
         action = "run" if policy == "run" and error.down else "raise"
@@ -141,6 +144,27 @@ def seconds_until(when: Any) -> float | None:
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() - time.time()
 
 
+def _ended_token(task: Any, record: Record | None) -> str:
+    """Return the token of a lock whose message has ended since it took it, by its result; otherwise an empty text.
+
+    Nobody has released it: a worker without this package dropped the message, or the process was killed that should.
+    """
+    if record is None or not record.holder.is_message:
+        return ""
+    taken = time.time() - (record.now - record.at - 1) / 1000  # whole milliseconds
+    try:
+        meta = task.backend.get_task_meta(record.holder.task_id, cache=False)
+        left = seconds_until(meta.get("date_done"))
+    except Exception as error:  # no result backend, it is down, or it has no result: the lock decides
+        logger.debug("%s: no result could be read: %s", record.holder, error)
+        return ""
+    # An older result is that of an earlier message with the same id.
+    if meta["status"] not in READY_STATES or left is None or time.time() + left <= taken:
+        return ""
+    logger.warning("lock %r: %s has ended (%s), its lock is free", record.name, record.holder, meta["status"])
+    return record.token
+
+
 def _log_outage(name: str, verb: Callable[[], T]) -> T | None:
     try:
         return verb()
@@ -149,17 +173,22 @@ def _log_outage(name: str, verb: Callable[[], T]) -> T | None:
         return None
 
 
-def _token(name: str, task_id: str) -> str:
+def _token(name: str, task_id: str, on_its_way: bool = False) -> str:
     """Return the token of the lock, if its holder is this message; otherwise an empty text."""
     record = get_backend().get(name)
-    return record.token if record is not None and record.holder.task_id == task_id else ""
+    if record is None or record.holder.task_id != task_id or (on_its_way and not record.holder.is_message):
+        return ""
+    return record.token
 
 
-def release_unique(header: Mapping[str, Any], task_id: str) -> None:
-    """Release the lock of the message with this header and id, which has ended. Locks of other messages stay."""
+def release_unique(header: Mapping[str, Any], task_id: str, *, on_its_way: bool = False) -> None:
+    """Release the lock of the message with this header and id, which has ended. Locks of other messages stay.
+
+    ``on_its_way``: only if no process runs it.
+    """
 
     def release() -> None:
-        if token := _token(unique["name"], task_id):
+        if token := _token(unique["name"], task_id, on_its_way):
             get_backend().release(unique["name"], token)
 
     unique = header.get("unique") or {}

@@ -5,14 +5,17 @@ However the message ends, or its publisher or worker dies, nothing stays behind 
 
 from __future__ import annotations
 
+import threading
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from celery import group
 from celery.exceptions import Ignore, Reject, Retry
-from celery.signals import before_task_publish
+from celery.signals import before_task_publish, task_unknown
+from celery.utils import uuid
 from django.db import transaction
 
 from django_tasklock import RateLimiter, TaskLock, get_lock_info, list_all_task_locks, rate_limited
@@ -386,6 +389,83 @@ class TestRuns:
         app.run()
         assert len(ran) == 1
         assert app.all() == []
+
+
+class TestDropped:
+    """By a worker that does not run it: a web server is deployed before the workers, say."""
+
+    @pytest.fixture
+    def here(self, celery_site):
+        """``here(**options)``: a task that the worker does not know."""
+        celery_site.worker()
+
+        def make(**options: Any) -> Any:
+            options = {"key": "a", "unique": "until_finish", **options}
+            celery_site.app.task(base=OnceTask, name="only.here", shared=False, **options)(raise_)
+            return celery_site.app.tasks["only.here"]
+
+        return make
+
+    @pytest.mark.broker
+    @pytest.mark.parametrize("on_conflict", ["reject", "queue"])
+    def test_as_unknown(self, celery_site, here, on_conflict):
+        task = here(on_conflict=on_conflict)
+        first = task.delay(None)
+        assert celery_site.outcome(first)[0] == "FAILURE"
+        celery_site.wait_until(lambda: not unique_locks())
+        assert task.delay(None).id != first.id
+
+    def test_with_its_place_in_the_line(self, celery_site, here):
+        """Who comes after it does not wait for it."""
+        here(on_conflict="queue").delay(None)
+        celery_site.wait_until(lambda: not unique_locks())
+        celery_site.wait_until(lambda: get_backend().count_before("a", 1 << 62) == 0, 5)
+
+    @pytest.mark.broker
+    def test_as_not_accepted(self, celery_site, here):
+        first = here().apply_async((None,), serializer="yaml")
+        celery_site.wait_until(lambda: not unique_locks())
+        assert "only.here" in celery_site.workers[0].log()
+        assert here().delay(None).id != first.id
+
+    @pytest.mark.parametrize("state", ["SUCCESS", "FAILURE", "REVOKED"])
+    def test_by_one_without_this_package(self, app, state):
+        """It tells nobody. Its result does, unless that is of an earlier message with this id."""
+        task = app.task(key="a", unique="until_finish")
+        again, value = uuid(), None if state == "SUCCESS" else ValueError("no")
+        app.app.backend.store_result(again, value, state)
+        assert task.apply_async(task_id=again).id == task.delay().id == again
+
+        app.app.backend.forget(again)  # what has succeeded is not stored again
+
+        def publish_once_ended():
+            app.app.backend.store_result(again, value, state)
+            return (second := task.delay()).id != again and second
+
+        second = eventually(publish_once_ended)
+        assert task.delay().id == second.id
+        assert [message.id for message in app.all()] == [again, second.id]
+
+    @pytest.mark.parametrize("state", ["PENDING", "STARTED", "RETRY"])
+    def test_one_that_goes_on(self, app, state):
+        task = app.task(key="a", unique="until_finish")
+        first = task.delay()
+        app.app.backend.store_result(first.id, None, state)
+        assert task.delay().id == first.id
+
+    def test_while_it_runs_elsewhere(self, app):
+        """A worker that does not know the task is given a copy of what another one runs."""
+
+        def body():
+            worker = type("Consumer", (), {"app": app.app})
+            task_unknown.send(worker, message=SimpleNamespace(headers=message.headers))
+            for thread in [one for one in threading.enumerate() if one.name == "tasklock-refused"]:
+                thread.join()
+            return len(unique_locks())
+
+        app.task(body, key="a", unique="until_finish").delay()
+        message = app.take()
+        assert app.run(message) == ("SUCCESS", 1)
 
 
 class TestOnDuplicate:

@@ -15,12 +15,12 @@ from typing import Any
 from django_tasklock import signals
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
-from django_tasklock.celery.message import HEADER, bind_header
-from django_tasklock.celery.queue import rows
+from django_tasklock.celery.message import HEADER, bind_header, is_header_for
+from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.ending import DueMessage, end_replaced, is_revoked, mark_dead, open_row, revoke
 from django_tasklock.celery.queue.envelope import UnusableMessage, full_name
 from django_tasklock.celery.queue.rows import DOWN, PARKED, PROMOTED, REPLACED, Row, close_idle
-from django_tasklock.celery.unique import seconds_until
+from django_tasklock.celery.unique import release_unique, seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks.holder import abandoned
@@ -167,29 +167,44 @@ def _put_back(due: DueMessage) -> bool:
 
 
 def on_refused(sender: Any = None, message: Any = None, exc: Any = None, **details: Any) -> None:
-    """Let a promoted message wait for another worker than this one (``task_unknown``, ``task_rejected``)."""
+    """Let a promoted message wait for another worker than this one; any other one has ended.
+
+    For ``task_unknown`` and ``task_rejected``.
+    """
     headers = getattr(message, "headers", None) or {}
-    our_header = headers.get(HEADER)
-    if isinstance(our_header, dict) and our_header.get("put_back") and headers.get("id"):
-        args = (str(headers["id"]), int(our_header["put_back"][0]), sender.app, exc)
+    header, task_id = headers.get(HEADER), headers.get("id")
+    concerns = {"put_back", "unique", "number"}
+    if task_id and is_header_for(header, headers.get("task"), task_id) and header.keys() & concerns:
+        args = (str(task_id), header, sender.app, exc)
         threading.Thread(target=_refused, args=args, name="tasklock-refused", daemon=True).start()
 
 
-def _refused(task_id: str, sent: int, app: Any, error: Any) -> None:
+def _refused(task_id: str, header: dict[str, Any], app: Any, error: Any) -> None:
+    sent = (header.get("put_back") or (0, 0))[0]
     try:
         with no_fork():
-            row = rows.find(task_id)
-            if row is None or row.state != PROMOTED or row.sent != sent:
+            row = rows.find(task_id) if "number" in header else None
+            if row is None and not sent:
+                _end_refused(task_id, header, app)
+            elif row is None or row.state != PROMOTED or row.sent != sent:
                 return
-            if is_revoked(task_id):
+            elif is_revoked(task_id):
                 revoke(row, app, "it was revoked")
             elif rows.move(row, PARKED):
                 logger.warning("parked message %s[%s]: this worker cannot take it: %r", row.task, task_id, error)
     except DOWN as trouble:
-        logger.warning("parked message [%s] was not parked again, and will become overdue: %s", task_id, trouble)
+        logger.warning("message [%s], which this worker cannot take, is left to time out: %s", task_id, trouble)
     finally:
         with no_fork():
             close_idle()
+
+
+def _end_refused(task_id: str, header: dict[str, Any], app: Any) -> None:
+    """Free what a message has that was dropped: its ``unique`` lock, and its place in the line."""
+    release_unique(header, task_id, on_its_way=True)
+    if "number" in header and "key" in header:
+        line.leave(header["key"], task_id)
+        promote(header["key"], app)
 
 
 class Promoter:
