@@ -100,6 +100,12 @@ class Message:
         ignored = vars(self.request).get("ignore_result")  # its class says False where the caller says nothing
         return not (self.task.ignore_result if ignored is None else ignored)
 
+    def carry(self, **fields: Any) -> None:
+        """Set fields of our header in this delivery."""
+        if fields:
+            self.header = bind_header({**self.header, **fields}, self.task.name, self.id)
+            self.request.__dict__[HEADER] = self.header
+
     def to_signature(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
         """Return a signature that sends the message again after ``countdown`` seconds, as the same try."""
         header["again"] = self.retries if self.may_be_restarted else None

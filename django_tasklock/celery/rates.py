@@ -102,6 +102,40 @@ def cancel_reservation(task: Any, request: Any, args: Any = None, kwargs: Any = 
         logger.warning("%s[%s]: its reservation counts as used: %s", task.name, request.id, error)
 
 
+def pass_on(app: Any, ended: Iterable[Any], heir: Any = None) -> dict[str, Any]:
+    """Pass the reservations of messages that certainly have not used them, and never will, on to another message.
+
+    ``ended``, ``heir``: their requests. The heir gets the earliest one that is of its limit and cost: return the part
+    of our header with it, empty if there is none. All others are cancelled.
+    """
+    wanted = None if heir is None else _limit_of(app, heir)
+    taken: dict[str, Any] = {}
+    carried = [(found["time"], found["token"], each) for each in ended if (found := peek_reservation(each))]
+    for moment, token, each in sorted(carried, key=lambda one: one[0]):
+        limit = _limit_of(app, each)
+        if limit is None:
+            continue
+        if wanted is not None and not taken and (limit[0].name, limit[1]) == (wanted[0].name, wanted[1]):
+            taken = {RATE: reservation_header({"time": moment, "token": token}, heir.retries or 0)}
+        else:
+            limit[0].give_back(token)
+    return taken
+
+
+def _limit_of(app: Any, request: Any) -> tuple[RateLimiter, int] | None:
+    """Return the limiter and the cost of a message; ``None``: it has no rate limit that can be told."""
+    task = app.tasks.get(request.task)
+    limited = rate_limit_of(task)
+    if limited is None:
+        return None
+    try:
+        args, kwargs = bound_arguments(task, request.args), dict(request.kwargs or {})
+        return limited.limiter(args, kwargs), limited.cost(args, kwargs)
+    except (TaskLockError, TypeError) as error:
+        logger.warning("%s[%s]: its reservation counts as used: %s", request.task, request.id, error)
+        return None
+
+
 def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     """Cancel the reservation of a message that ended before its turn: skipped, rejected, failed (``task_postrun``)."""
     if rate_limit_of(sender) is None:
@@ -177,8 +211,14 @@ class Turn:
         if self.blocking_timeout is not None:
             remaining = max(0.0, self.blocking_timeout - (monotonic() - began) - seconds)
             fields["left"] = remaining
-        header = reservation_header(fields, message.retries, self.missed)
-        send(message.to_signature(countdown=seconds, put_back=None, **{RATE: header}), message.task)
+        header = {RATE: reservation_header(fields, message.retries, self.missed)}
+        put_back = None if self.state.line is None else self.state.line.await_turn(wait, **header)
+        try:
+            send(message.to_signature(countdown=seconds, put_back=put_back, **header), message.task)
+        except Exception as error:
+            if put_back is None:
+                raise
+            logger.warning("%s[%s] could not be sent, a worker will: %r", message.task.name, message.id, error)
         raise Retry(f"rate limit {self.limiter.name!r}: its turn is in {wait:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore, Retry
 
 if TYPE_CHECKING:
+    from django_tasklock.celery.delivery.line import Line
     from django_tasklock.guards.claim import Claim
 
 STATE = "tasklock_state"
@@ -28,6 +29,8 @@ class DeliveryState:
     """Whether the delivery has already waited for its turn at the rate limit."""
     on_body_start: Callable[[], None] | None = None
     """Callback to run once it is certain that the body starts."""
+    line: Line | None = None
+    """The place of a message that gives way to newer ones (``coalesce``) among those that wait for the same lock."""
     lock_changed: bool = False
     """Whether the next try was sent with other arguments and so has another lock."""
     retried: Retry | None = None

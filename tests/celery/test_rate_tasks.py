@@ -21,6 +21,7 @@ from django_tasklock import (
     ConcurrencyLimiter,
     RateLimiter,
     RateLimitExceeded,
+    TaskLock,
     TaskLockError,
     concurrency_limited,
     get_lock_info,
@@ -28,12 +29,15 @@ from django_tasklock import (
     rate_limited,
     task_lock,
 )
-from django_tasklock.celery import spread
+from django_tasklock.celery import parked_messages, spread
 from django_tasklock.celery.message import RECEIVED
+from django_tasklock.celery.queue.promoter import Promoter, promote
 from django_tasklock.celery.rates import countdown
+from django_tasklock.db.clock import Now
+from django_tasklock.models import ParkedMessage
 from django_tasklock.types import monotonic
 from tests.support.celery_site.courier import Courier
-from tests.support.guards import GUARD, held_by_another
+from tests.support.guards import GUARD, elsewhere, held_by_another
 from tests.support.once_app import once_app
 from tests.support.rate_callers import most_within
 from tests.support.stores import eventually
@@ -130,6 +134,28 @@ class TestWaiting:
         assert booked(slow()) == (1, 1)
 
 
+class TestCoalesce:
+    """The newest of those that wait has the turn of the first: however many are triggered, no turn is wasted."""
+
+    def test_it_runs_at_each_turn_and_the_newest_at_the_first_after_it(self, celery_site):
+        celery_site.worker(concurrency=2, prefetch=4)
+        results = []
+        for number in range(20):
+            results.append(celery_site.publish("rated_coalesced", number))
+            time.sleep(0.5)  # it is the rate of the triggers
+        last = time.monotonic()
+        began = celery_site.started(19)
+        assert began.time - last < 4
+        runs = celery_site.events("start")
+        assert len(runs) >= 4  # of six turns
+        assert most_within([(run.time, 1) for run in runs], 1.9) == 1
+        for number, result in enumerate(results):
+            ended = celery_site.outcome(result)[1]
+            assert ended["status"] == "success" if any(run.key == str(number) for run in runs) else "skipped"
+        assert RateLimiter("coalesced", "1/2s").usage().windows[0].ahead == 0
+        celery_site.wait_until(lambda: not parked_messages())
+
+
 class TestEndings:
     def test_one_that_ends_before_its_turn_gives_its_reservation_back(self, celery_site):
         celery_site.configure(visibility_timeout=2)
@@ -165,6 +191,90 @@ def app():
 def limited(app, name, rate="1/5m", body=lambda: "ran", **options):
     """A task with a limit of its own."""
     return app.task(rate_limited(name, rate, **options)(body), base=app.app.Task)
+
+
+@pytest.mark.quick
+@pytest.mark.django_db(transaction=True)
+@QUIET
+class TestReplaced:
+    """By a newer message, with ``coalesce``."""
+
+    @pytest.fixture
+    def limiter(self, name):
+        return full(RateLimiter(name, "5/5m"), 5)
+
+    def replaceable(self, app, name, **options):
+        body = lambda number, units=1: number  # noqa: E731
+        limited_body = rate_limited(name, "5/5m", cost=lambda number, units=1: units, **options)(body)
+        return app.task(limited_body, key=name, on_conflict="coalesce")
+
+    def turn(self, message):
+        return message.ours["rate"]["time"]
+
+    def test_its_turn_passes_to_the_newer_one(self, app, name, limiter):
+        """At once, and with its result. Its own message is dropped when it comes."""
+        task = self.replaceable(app, name)
+        waiting = []
+        for number in range(4):
+            result = task.delay(number)
+            assert app.run()[0] == "RETRY"
+            waiting.append(app.take())
+            assert [(row.task_id, row.state) for row in parked_messages(name)] == [(result.id, "promoted")]
+            assert booked(limiter) == (5, 1)
+        assert len({self.turn(message) for message in waiting}) == 1
+        for message in waiting[:3]:
+            assert app.app.AsyncResult(message.id).result["reason"] == "coalesced"
+            assert app.run(message)[0] == "IGNORED"
+        assert booked(limiter) == (5, 1)
+        limiter.reset()
+        assert app.run(waiting[3]) == ("SUCCESS", 3)
+        assert parked_messages(name) == []
+
+    def test_its_turn_passes_to_one_that_was_parked(self, app, name, limiter):
+        task = self.replaceable(app, name)
+        task.delay(0)
+        assert app.run()[0] == "RETRY"
+        first = app.take()
+        with TaskLock(name):
+            task.delay(1)
+            assert elsewhere(app.run)[0] == "IGNORED"
+        assert [row.state for row in parked_messages(name)] == ["promoted", "parked"]
+        assert promote(name, app.app)
+        assert app.app.AsyncResult(first.id).result["reason"] == "coalesced"
+        assert app.run()[0] == "RETRY"
+        assert self.turn(app.take()) == self.turn(first)
+        assert booked(limiter) == (5, 1)
+
+    @pytest.mark.parametrize("units", [1, 3])
+    def test_a_turn_of_another_cost_is_given_back(self, app, name, limiter, units):
+        task = self.replaceable(app, name)
+        for number in range(2):
+            task.delay(number, 2 if number else units)
+            assert app.run()[0] == "RETRY"
+            app.take()
+        assert booked(limiter) == (5, 2)
+
+    def test_one_that_cannot_be_sent_again_is_sent_by_a_promoter(self, app, name, limiter, monkeypatch):
+        task = self.replaceable(app, name)
+        task.delay(0)
+        message = app.take()
+        with monkeypatch.context() as broken:
+            broken.setattr(app.app.amqp, "send_task_message", lambda *args, **kwargs: 1 / 0)
+            assert app.run(message)[0] == "RETRY"
+        assert app.take() is None
+        ParkedMessage.objects.update(changed_at=Now() - 11_000)
+        limiter.reset()
+        assert Promoter(app.app).poll() == 1
+        assert app.run() == ("SUCCESS", 0)
+
+    def test_one_that_has_expired_gives_its_turn_back(self, app, name, limiter):
+        """Its worker never came: a promoter ends it."""
+        self.replaceable(app, name).apply_async((0,), expires=0.1)
+        assert app.run()[0] == "RETRY"
+        app.take()
+        ParkedMessage.objects.update(changed_at=Now() - 11_000)
+        eventually(lambda: Promoter(app.app).poll() == 0 and not parked_messages(name))
+        assert booked(limiter) == (5, 0)
 
 
 @pytest.mark.quick

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from functools import cached_property
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
@@ -66,7 +66,7 @@ class Line:
             if self._row is not None:
                 rows.remove_unchanged(self._row)
         if self.on_conflict == "coalesce" and not promoted:
-            self._replace_older()
+            self.message.carry(**self._replace_older(heir=self.message.request))
 
     def end_if_done(self) -> None:
         """Leave the line and raise ``Duplicate`` if another delivery has done the work."""
@@ -145,10 +145,23 @@ class Line:
             self.promote_next()
         raise Parked(f"parked behind lock {self.name!r}")
 
-    def _write_row(self) -> None:
+    def await_turn(self, seconds: float, **header: Any) -> tuple[int, int] | None:
+        """Write the row of a message that waits in the broker for its turn at a rate limit, for so long.
+
+        So a newer message finds it and takes its place. ``header``: with the reservation. Return the ``put_back`` of
+        the message that is to be sent; ``None``: there is no row, the database is down.
+        """
+        try:
+            self._write_row(due=seconds, **header)
+        except DOWN as error:
+            logger.warning("lock %r: a message that waits for its turn has no row: %s", self.name, error)
+            return None
+        return 1, self.message.retries
+
+    def _write_row(self, due: float | None = None, **header: Any) -> None:
         """Write the row. Raises ``TaskLockAcquireError`` if too many wait."""
         message = self.message
-        signature = message.to_signature(put_back=None, number=self.number)
+        signature = message.to_signature(put_back=None, number=self.number, **header)
         stored = rows.park(
             self.name,
             self.number,
@@ -157,6 +170,7 @@ class Line:
             message.id,
             seal(self.name, signature, message.task),
             limit=self.queue_limit,
+            due=due,
         )
         if not stored:
             line.leave(self.name, message.id)
@@ -172,9 +186,11 @@ class Line:
             self.end_as_replaced()
         self._replace_older()
 
-    def _replace_older(self) -> None:
+    def _replace_older(self, heir: Any = None) -> dict[str, Any]:
         older = rows.find_older(key_of(self.name), self.number, self.message.id)
-        end_replaced(older, self.message.task.app)
+        if heir is None:  # those that wait for their turn end when this message has the lock: it takes their place then
+            older = [row for row in older if not rows.is_due_later(row)]
+        return end_replaced(older, self.message.task.app, heir)
 
     def _flag_holder(self) -> bool:
         """Flag the lock for a holder whose own task does not park. Return whether the lock has a holder."""

@@ -127,6 +127,8 @@ class TaskCaller(Caller):
         Raises ``Duplicate`` if another delivery has done it, and ``CrashLoop``.
         """
         if self.line is not None:
+            if self.call.on_conflict == "coalesce":
+                state_of(self.message.request).line = self.line
             try:
                 self.line.begin()
             except DOWN as error:

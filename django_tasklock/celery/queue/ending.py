@@ -10,6 +10,7 @@ from celery.canvas import Signature, signature as signature_of
 from celery.exceptions import TaskRevokedError
 
 from django_tasklock.backends.database.names import in_ascii, key_of
+from django_tasklock.celery import rates
 from django_tasklock.celery.canvas import end_without_run
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.queue import line, rows
@@ -61,6 +62,7 @@ def revoke(row: Row, app: Any, reason: str) -> bool:
         return False
     logger.warning("parked message %s[%s] is discarded: %s", row.task, row.task_id, reason)
     request = _leave(row, app)
+    rates.pass_on(app, [request] if request else [])
     try:
         check(row.message)
         request = request or Context(id=row.task_id, task=row.task)
@@ -72,11 +74,13 @@ def revoke(row: Row, app: Any, reason: str) -> bool:
     return True
 
 
-def end_replaced(older: list[Row], app: Any) -> None:
+def end_replaced(older: list[Row], app: Any, heir: Any = None) -> dict[str, Any]:
     """End ``coalesce`` messages that a newer one has replaced: store their result, then delete their rows.
 
-    If that fails, or this process is killed meanwhile, a promoter ends them when they are overdue.
+    If that fails, or this process is killed meanwhile, a promoter ends them when they are overdue. ``heir``: the
+    request of the newer message, if it is about to start. Return what of their reservations is to be in its header.
     """
+    ended = []
     for row in older:
         try:
             name, signature = read(row.message, app)
@@ -87,6 +91,7 @@ def end_replaced(older: list[Row], app: Any) -> None:
         # A copy that is on its way, or about to start, does not have the new number, and is discarded as a duplicate.
         if not rows.move(row, PROMOTED, sent=row.sent + 1, attempts=row.attempts + 1, mode=REPLACED, place=None):
             continue  # it has started, or somebody else ends it
+        ended.append(request_of(row, signature))
         logger.info("lock %r: %s[%s] is replaced by a newer message", name, row.task, row.task_id)
         try:
             _store_skipped(row, name, signature, app)
@@ -95,6 +100,7 @@ def end_replaced(older: list[Row], app: Any) -> None:
             continue
         rows.remove(row.task_id)
         _leave(row, app)
+    return rates.pass_on(app, ended, heir)
 
 
 def _store_skipped(row: Row, name: str, signature: Signature[Any], app: Any) -> None:
@@ -107,7 +113,7 @@ def _store_skipped(row: Row, name: str, signature: Signature[Any], app: Any) -> 
         signature_of(link, app=app).apply_async((result,), **family)
     if rest := list(sent.get("chain") or ()):
         signature_of(rest.pop(), app=app).apply_async((result,), chain=rest, **family)
-    _backend_of(row, app).mark_as_done(row.task_id, result, request=_request_of(row, signature))
+    _backend_of(row, app).mark_as_done(row.task_id, result, request=request_of(row, signature))
 
 
 def _backend_of(row: Row, app: Any) -> Any:
@@ -123,11 +129,11 @@ def _leave(row: Row, app: Any) -> Context | None:
         return None
     line.leave(name, row.task_id)
     release_unique((signature.options.get("headers") or {}).get(HEADER) or {}, row.task_id)
-    return _request_of(row, signature)
+    return request_of(row, signature)
 
 
-def _request_of(row: Row, signature: Signature[Any]) -> Context:
-    """Return what of a message's request a result backend reads."""
+def request_of(row: Row, signature: Signature[Any]) -> Context:
+    """Return what of a message's request a result backend reads, and its headers."""
     sent = signature.options
     return Context(
         id=row.task_id,
@@ -141,6 +147,8 @@ def _request_of(row: Row, signature: Signature[Any]) -> Context:
         group_index=sent.get("group_index"),
         ignore_result=sent.get("ignore_result", False),
         reply_to=sent.get("reply_to"),
+        headers=sent.get("headers") or {},
+        retries=sent.get("retries") or 0,
     )
 
 

@@ -17,9 +17,17 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.celery.message import HEADER, bind_header, is_header_for
 from django_tasklock.celery.queue import line, rows
-from django_tasklock.celery.queue.ending import DueMessage, end_replaced, is_revoked, mark_dead, open_row, revoke
+from django_tasklock.celery.queue.ending import (
+    DueMessage,
+    end_replaced,
+    is_revoked,
+    mark_dead,
+    open_row,
+    request_of,
+    revoke,
+)
 from django_tasklock.celery.queue.envelope import UnusableMessage, full_name
-from django_tasklock.celery.queue.rows import DOWN, PARKED, PROMOTED, REPLACED, Row, close_idle
+from django_tasklock.celery.queue.rows import DOWN, PARKED, PROMOTED, REPLACED, Row, close_idle, is_due_later
 from django_tasklock.celery.unique import release_unique, seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
@@ -88,10 +96,13 @@ def promote_next(key: str, app: Any, *, free: bool = False, judge: bool = False)
 
 
 def _next_row(key: str, passed: list[int], unknown: set[str]) -> Row | None:
-    """Return the first message of a lock that may be put back. ``None``: there is none, or one is on its way."""
+    """Return the first message of a lock that may be put back. ``None``: there is none, or one is on its way.
+
+    One that waits for its turn at a rate limit holds up nobody.
+    """
     head, moving = rows.read_next(key, passed, unknown)
     late = [row for row in moving if is_overdue(row)]
-    if any(row.mode != REPLACED and row not in late for row in moving):
+    if any(row.mode != REPLACED and row not in late and not is_due_later(row) for row in moving):
         return None
     ready = late if head is None else [*late, head]
     return min(ready, key=lambda row: (row.number, row.id), default=None)
@@ -101,9 +112,11 @@ def _promote(due: DueMessage, app: Any) -> bool:
     row = due.row
     if row.mode == "queue" and _awaits_another(row, due.name):
         return False
+    header: dict[str, Any] = {}
     if row.mode == "coalesce":  # one that arrives now finds this newer one and ends itself
-        end_replaced(rows.find_older(row.key, row.number, row.task_id), app)
-    return _put_back(due)
+        older = rows.find_older(row.key, row.number, row.task_id)
+        header = end_replaced(older, app, request_of(row, due.signature))
+    return _put_back(due, header)
 
 
 def is_held(name: str) -> bool:
@@ -139,8 +152,8 @@ def _end_without_run(due: DueMessage, app: Any) -> bool:
     return True
 
 
-def _put_back(due: DueMessage) -> bool:
-    """Put one message back into the broker. Return whether it was sent.
+def _put_back(due: DueMessage, more: dict[str, Any]) -> bool:
+    """Put one message back into the broker. Return whether it was sent. ``more``: fields of our header.
 
     If this process is killed in between, the message becomes overdue, or is sent twice and runs once.
     """
@@ -149,7 +162,7 @@ def _put_back(due: DueMessage) -> bool:
         return False
     headers = signature.options.get("headers") or {}
     put_back = (row.sent + 1, signature.options.get("retries") or 0)
-    header = bind_header({**(headers.get(HEADER) or {}), "put_back": put_back}, row.task, row.task_id)
+    header = bind_header({**(headers.get(HEADER) or {}), **more, "put_back": put_back}, row.task, row.task_id)
     headers = {**headers, HEADER: header}
     try:
         # The process that releases the lock is not its parent.
@@ -173,8 +186,9 @@ def on_refused(sender: Any = None, message: Any = None, exc: Any = None, **detai
     """
     headers = getattr(message, "headers", None) or {}
     header, task_id = headers.get(HEADER), headers.get("id")
-    concerns = {"put_back", "unique", "number"}
-    if task_id and is_header_for(header, headers.get("task"), task_id) and header.keys() & concerns:
+    if not isinstance(header, dict) or not header.keys() & {"put_back", "unique", "number"}:
+        return
+    if task_id and is_header_for(header, headers.get("task"), task_id):
         args = (str(task_id), header, sender.app, exc)
         threading.Thread(target=_refused, args=args, name="tasklock-refused", daemon=True).start()
 

@@ -125,18 +125,32 @@ def next_key(after: str) -> str | None:
     )
 
 
-def park(name: str, number: int, mode: str, task: str, task_id: str, message: str, limit: int | None = None) -> bool:
+def park(
+    name: str,
+    number: int,
+    mode: str,
+    task: str,
+    task_id: str,
+    message: str,
+    *,
+    limit: int | None = None,
+    due: float | None = None,
+) -> bool:
     """Store a message. Return False if ``limit`` others wait for ``name`` already.
 
-    A message that waits already keeps its place.
+    A message that waits already keeps its place. ``due``: the broker has it, for so many seconds, for its turn at a
+    rate limit.
     """
+    new: dict[str, Any] = {"message": message, "state": PARKED, "changed_at": Now()}
+    if due is not None:
+        new |= {"state": PROMOTED, "changed_at": Now() + round(due * 1000), "sent": 1}
 
     def verb(alias: str, again: bool) -> bool:
         mine = rows_of(alias).filter(task_id=task_id)
-        while not mine.update(message=message, state=PARKED, attempts=0, problem="", changed_at=Now()):
+        while not mine.update(attempts=0, problem="", **new):
             row = Row(
-                key=key_of(name), name=in_ascii(name), number=number, mode=mode, state=PARKED, task=task[:255],
-                task_id=task_id, message=message, parked_at=Now(), changed_at=Now(),
+                key=key_of(name), name=in_ascii(name), number=number, mode=mode, task=task[:255], task_id=task_id,
+                parked_at=Now(), **new,
             )  # fmt: skip
             if limit is not None:
                 row.place = _free_place(alias, row.key, limit)
@@ -148,9 +162,14 @@ def park(name: str, number: int, mode: str, task: str, task_id: str, message: st
         return True
 
     stored = session.run(verb, name=name)
-    if stored:
+    if stored and due is None:
         counts.count(counts.PARKED, counts.clean_kind(task))
     return stored
+
+
+def is_due_later(row: Row) -> bool:
+    """Return whether a message waits in the broker until its turn at a rate limit."""
+    return row.state == PROMOTED and row.changed_at > row.now
 
 
 def _free_place(alias: str, key: str, limit: int) -> int | None:

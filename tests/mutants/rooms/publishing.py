@@ -41,9 +41,23 @@ FAULTS = [
     Fault(
         "celery/unique.py",
         "a message frees what keeps another one unique",
-        "    return record.token if record is not None and record.holder.task_id == task_id else",
-        "    return record.token if record is not None else",
+        "    if record is None or record.holder.task_id != task_id or (",
+        "    if record is None or (",
         "tests/celery/test_unique.py",
+    ),
+    Fault(
+        "celery/unique.py",
+        "an older result of the same id frees what keeps another one unique",
+        "or left is None or time.time() + left <= taken:",
+        "or left is None:",
+        "tests/celery/test_unique.py::TestDropped -k without_this_package",
+    ),
+    Fault(
+        "celery/queue/promoter.py",
+        "a message that a worker drops stays unique",
+        "    release_unique(header, task_id, on_its_way=True)\n",
+        "",
+        "tests/celery/test_unique.py::TestDropped -k not_accepted",
     ),
     Fault(
         "celery/unique.py",

@@ -76,9 +76,38 @@ FAULTS = [
     Fault(
         "celery/queue/promoter.py",
         "the message behind one that is on its way is promoted",
-        "    if any(row.mode != REPLACED and row not in late for row in moving):\n        return None\n",
+        "    if any(row.mode != REPLACED and row not in late and not is_due_later(row) for row in moving):\n"
+        "        return None\n",
         "",
         "tests/celery/test_parking.py::TestInBetween",
+    ),
+    Fault(
+        "celery/queue/promoter.py",
+        "a message that waits for its turn at a rate limit holds up newer ones",
+        " and not is_due_later(row) for row in moving",
+        " for row in moving",
+        "tests/celery/test_rate_tasks.py::TestReplaced",
+    ),
+    Fault(
+        "celery/rates.py",
+        "the turn of a replaced message is lost",
+        "        if wanted is not None and not taken and (",
+        "        if False and wanted and (",
+        "tests/celery/test_rate_tasks.py::TestReplaced",
+    ),
+    Fault(
+        "celery/rates.py",
+        "a message takes over a turn of another cost",
+        "(limit[0].name, limit[1]) == (wanted[0].name, wanted[1])",
+        "limit[0].name == wanted[0].name",
+        "tests/celery/test_rate_tasks.py::TestReplaced",
+    ),
+    Fault(
+        "celery/canvas.py",
+        "who waits for a chord behind a rejected message waits for ever",
+        '        return [given["body"]] if given.get("body") else []',
+        "        return []",
+        "tests/celery/test_endings_canvas.py -k rejected",
     ),
     Fault(
         "celery/queue/ending.py",

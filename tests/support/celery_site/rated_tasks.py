@@ -6,10 +6,11 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import rate_limited
+from django_tasklock import rate_limited, task_lock
 from tests.support.celery_site.tasks import hold_here
 
 __all__ = [
+    "rated_coalesced",
     "rated_fast",
     "rated_late",
     "rated_slow",
@@ -35,3 +36,11 @@ def rated_slow(key: str, until: str | None = None) -> dict[str, Any]:
 def rated_late(key: str, until: str | None = None) -> dict[str, Any]:
     """Comes back if its process is killed."""
     return hold_here(key, until=until)
+
+
+@shared_task
+@task_lock("coalesced", on_conflict="coalesce")
+@rate_limited("coalesced", "1/2s")
+def rated_coalesced(number: int) -> dict[str, Any]:
+    """The newest is the one that counts."""
+    return hold_here(number)
