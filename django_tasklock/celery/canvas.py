@@ -1,7 +1,7 @@
 """What follows a message in its canvas: who waits for it, and what they are told if it will not run.
 
-A message carries the rest of its chain as signatures. One of these may be a chord or a group, whose own tasks lie inside
-of it, and those may again be any of these.
+A message carries the rest of its chain as signatures. One of these may be a chord or a group, whose own tasks lie
+inside of it, and those may again be any of these.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def end_without_run(backend: Any, request: Any, error: Exception, *, store: bool
             options = task["options"]
             if "task_id" not in options:
                 continue  # nobody was given its id, so nobody waits for it
-            lost = Context({**options, "task": task["task"], "id": options["task_id"], "group": options.get("group_id")})
+            lost = Context(options, task=task["task"], id=options["task_id"], group=options.get("group_id"))
             if not lost.ignore_result:
                 backend.store_result(lost.id, error, states.REVOKED, request=lost)
             if lost.chord:

@@ -212,7 +212,7 @@ class Turn:
             remaining = max(0.0, self.blocking_timeout - (monotonic() - began) - seconds)
             fields["left"] = remaining
         header = {RATE: reservation_header(fields, message.retries, self.missed)}
-        put_back = None if self.state.line is None else self.state.line.await_turn(wait, **header)
+        put_back = None if self.state.await_turn is None else self.state.await_turn(wait, **header)
         try:
             send(message.to_signature(countdown=seconds, put_back=put_back, **header), message.task)
         except Exception as error:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 from celery.exceptions import Ignore, Retry
 
 if TYPE_CHECKING:
-    from django_tasklock.celery.delivery.line import Line
     from django_tasklock.guards.claim import Claim
 
 STATE = "tasklock_state"
@@ -29,8 +28,8 @@ class DeliveryState:
     """Whether the delivery has already waited for its turn at the rate limit."""
     on_body_start: Callable[[], None] | None = None
     """Callback to run once it is certain that the body starts."""
-    line: Line | None = None
-    """The place of a message that gives way to newer ones (``coalesce``) among those that wait for the same lock."""
+    await_turn: Callable[..., tuple[int, int] | None] | None = None
+    """``Line.await_turn`` of a message whose turn at the rate limit passes on to newer ones (``coalesce``)."""
     lock_changed: bool = False
     """Whether the next try was sent with other arguments and so has another lock."""
     retried: Retry | None = None

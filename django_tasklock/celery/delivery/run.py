@@ -128,7 +128,7 @@ class TaskCaller(Caller):
         """
         if self.line is not None:
             if self.call.on_conflict == "coalesce":
-                state_of(self.message.request).line = self.line
+                state_of(self.message.request).await_turn = self.line.await_turn
             try:
                 self.line.begin()
             except DOWN as error:
