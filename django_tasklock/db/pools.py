@@ -18,6 +18,7 @@ from django.db import connections
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.backends.signals import connection_created
 
+from django_tasklock.db.own import is_own
 from django_tasklock.db.transactions import in_callers_transaction
 
 
@@ -86,10 +87,12 @@ def _openings() -> list[tuple[BaseDatabaseWrapper, _Opening]]:
 def longest_open(alias: str) -> float:
     """Return the seconds since the oldest open connection of this process to ``alias`` was opened; 0: there is none.
 
-    One of a pool counts from when it was taken out of it.
+    One of a pool counts from when it was taken out of it. The heartbeat's own, which stays open, does not count.
     """
     now = time.monotonic()
-    return max([now - opening.at for one, opening in _openings() if one.alias == alias], default=0.0)
+    return max(
+        [now - opening.at for one, opening in _openings() if one.alias == alias and not is_own(one)], default=0.0
+    )
 
 
 def timeouts(alias: str) -> int:

@@ -157,7 +157,8 @@ def run_with_retries(
                 continue
             if attempts > 1 and not (diagnosis.dropped and patient):
                 raise
-            if not refused and not (diagnosis.dropped and (connected or getattr(connection, "pool", None))):
+            from_pool = getattr(connection, "pool", None) and not _had_none(error)
+            if not refused and not (diagnosis.dropped and (connected or from_pool)):
                 raise
             logger.warning("%s: %s, trying again: %s", who, diagnosis.what, error)
             if diagnosis.dropped:
@@ -185,7 +186,12 @@ def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     To be called after ``run_with_retries`` raised ``error``: then a connection that cannot be used any more is closed.
     """
     refused = connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error))
-    return not refused and not type(error.__cause__).__module__.startswith("psycopg_pool")
+    return not refused and not _had_none(error)
+
+
+def _had_none(error: Exception) -> bool:
+    """Return whether a pool had no connection in time."""
+    return type(error.__cause__).__module__.startswith("psycopg_pool")
 
 
 def _is_read_only(connection: BaseDatabaseWrapper, error: Exception) -> bool:

@@ -15,6 +15,7 @@ from django.db import DEFAULT_DB_ALIAS, Error, connections, router
 from django.db.backends.base.base import BaseDatabaseWrapper
 from django.db.models import Model
 
+from django_tasklock.db.connections import release_connections
 from django_tasklock.db.forks import no_fork_on
 from django_tasklock.db.reconnect import errors_of, run_with_retries, serves_nobody
 from django_tasklock.db.transactions import durable, in_callers_transaction
@@ -39,9 +40,12 @@ class Session:
     def run(self, verb: Callable[[str, bool], T], *, name: str | None = None, write: bool = True) -> T:
         """Return ``verb(alias, again)``; ``again``: an earlier attempt may have been executed.
 
-        Operations are safe to repeat; ``db.reconnect`` decides when they are retried. Raises ``TransactionOpen`` for
-        a write in an open transaction, where its result would not be visible until the commit, ``BackendUnavailable``
-        if the database could not be asked, ``ImproperlyConfigured`` if the table is missing.
+        Operations are safe to repeat; ``db.reconnect`` decides when they are retried. A connection that was taken from
+        a pool for it is given back at once: those who wait for a lock would keep all of them from its holder.
+
+        Raises ``TransactionOpen`` for a write in an open transaction, where its result would not be visible until the
+        commit, ``BackendUnavailable`` if the database could not be asked, ``ImproperlyConfigured`` if the table is
+        missing.
         """
         alias = self.alias
         if not _in_event_loop():
@@ -63,6 +67,7 @@ class Session:
 
     def _try(self, alias: str, verb: Callable[[str, bool], T], name: str | None, write: bool) -> T:
         connection = connections[alias]
+        idle = connection.connection is None
 
         def step(again: bool) -> T:
             with no_fork_on(connection), self._committing(connection, name) if write else nullcontext():
@@ -72,6 +77,9 @@ class Session:
             return run_with_retries(connection, step, f"the {self.what} table", refused=False)
         except errors_of(connection) as error:
             raise self._store_error(error, connection, name) from error
+        finally:
+            if idle and getattr(connection, "pool", None):
+                release_connections(alias)
 
     def _committing(self, connection: BaseDatabaseWrapper, name: str | None) -> AbstractContextManager[None]:
         """Make sure that a statement is committed when it returns. The transaction of a ``TestCase`` is accepted."""

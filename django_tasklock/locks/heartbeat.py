@@ -2,7 +2,8 @@
 
 It starts with the first lock that has a lease and ends a little after the last. A renewal has three outcomes: renewed,
 lost (the store said so) and unknown (no answer). An unknown one is repeated until the local deadline; then the lease is
-lost. The thread also runs the ``Reconciler`` of the process.
+lost. The thread also runs the ``Reconciler`` of the process. What it asks the database it asks on a connection of its
+own, which it keeps while there are leases there: bodies may have taken every other one.
 
 The weakness of a thread: code that does not release the interpreter for longer than the lease starves it. The lock is
 lost then, and known to be lost: deadlines are compared whenever the lease is used, not only when this thread runs.
@@ -26,16 +27,18 @@ from typing import NamedTuple
 
 from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.db.connections import release_connections
+from django_tasklock.db.own import OwnConnections
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import GONE, Lease
-from django_tasklock.locks.reconcile import AGAIN, Reconciler, close_idle_quietly
+from django_tasklock.locks.reconcile import AGAIN, Reconciler
 from django_tasklock.logs import log
 from django_tasklock.process import check_process
 from django_tasklock.types import AcquireRequest, Renewal, RenewalResult, monotonic
 
 EXIT_TIMEOUT = 5.0  # seconds by which the exit of a process is delayed at most, to release what it has left
 LINGER = 5.0  # seconds the thread stays when nothing is left to renew
+SHORT = 1.0  # seconds, or a tenth of the lease, for which a lease has no connection kept: most are released by then
 CHUNK = 100  # leases renewed by one request: Redis serves no other client meanwhile
 MOST_HALVED = 16  # failed requests of one round that are repeated in halves: enough to find two leases in a hundred
 UNANSWERED = BackendUnavailable("the part of the store where they are could not be asked")
@@ -69,6 +72,7 @@ class Heartbeat:
         self._kept: set[str] = set()
         """The tokens of dropped leases that the process keeps."""
         self.reconciler = Reconciler()
+        self._connections = OwnConnections()
         # Both are implemented in C, and the lock is re-entrant: unlike a Condition, neither is left half acquired by an
         # exception from a signal handler, a soft time limit: no other lock of the process would be renewed.
         self._wake: queue.SimpleQueue[None] = queue.SimpleQueue()
@@ -90,6 +94,7 @@ class Heartbeat:
         lease.released = True
         self._held.pop(lease.token, None)
         self.reconciler.pending.pop(lease.token, None)
+        self._close_unneeded()
 
     def release_later(self, lease: Lease, longest: int) -> None:
         """Release ``lease`` as soon as the store answers. After ``longest`` milliseconds it has expired."""
@@ -146,6 +151,12 @@ class Heartbeat:
         """Forget all leases without releasing them: in the store they expire."""
         self._held.clear()
         self.reconciler.clear()
+        self._close_unneeded()
+
+    def _close_unneeded(self) -> None:
+        """Let the thread close its connections now if no lease is left: a database can be dropped then."""
+        if self._connections.open and not self._held:
+            self._wake.put(None)
 
     def wake_thread(self) -> None:
         """Wake the thread, or start it."""
@@ -175,6 +186,7 @@ class Heartbeat:
             if self.thread is me and not sys.is_finalizing():  # threading.excepthook has reported the exception
                 self._wakes_at = math.inf
                 self._start_another(me)
+            release_connections()
 
     def _start_another(self, me: threading.Thread) -> None:
         with self._starting:
@@ -241,14 +253,16 @@ class Heartbeat:
                 late[0].backend.noun,
                 late[0].name,
             )
+        used = batches.keys() | self.reconciler.backends()
+        self._connections.begin({alias for backend in used if (alias := _database_of(backend)) is not None})
         for backend, batch in batches.items():
             lost += self.renew(backend, batch)
         self.announce(lost)
         self.reconciler.run(self.follow, lambda lease, reason: self.announce([(lease, reason)]))
-        times = [min(lease.renew_at, lease.deadline) for lease in self.leases()]
+        times = [self._keep_connected(), *(min(lease.renew_at, lease.deadline) for lease in self.leases())]
         if self.reconciler:
             times.append(monotonic() + self.reconciler.pause)
-        return min(times, default=math.inf)
+        return min(times)
 
     def leases(self) -> list[Lease]:
         """Return the leases to be renewed."""
@@ -260,6 +274,25 @@ class Heartbeat:
             elif self._held.pop(token, None) is not None:
                 followed.log_drop("It is not renewed any more, and expires")
         return found
+
+    def _keep_connected(self) -> float:
+        """Keep a connection to each database with leases, and close the others. Return when to look again.
+
+        There is none for a lease that is not renewed yet and may be a short one.
+        """
+        needed: set[str] = set()
+        later: dict[str, float] = {}
+        for lease in self.leases():
+            if (alias := _database_of(lease.backend)) is not None:
+                seconds = (lease.lease_ms or 0) / 1000
+                long_from = lease.renew_at - seconds / 3 + min(SHORT, seconds / 10)
+                if alias in self._connections.open or long_from <= monotonic():
+                    needed.add(alias)
+                else:
+                    later[alias] = min(long_from, later.get(alias, math.inf))
+        self._connections.end(needed)
+        self._close_unneeded()  # the last one may have been released meanwhile
+        return min((time for alias, time in later.items() if alias not in needed), default=math.inf)
 
     def _log_kept(self) -> None:
         """Log once for each dropped lease that the process keeps that it does."""
@@ -280,31 +313,28 @@ class Heartbeat:
         lost: list[tuple[Lease, str]] = []
         unknown, failed, spent = 0, 0, 0.0
         trouble: Exception | None = None
-        try:
-            while parts and spent < FAILING:
-                part, sent = parts.popleft(), monotonic()
-                ttls = [max(1, min(lease.lease_ms or 1, round((lease.until - sent) * 1000))) for lease in part]
-                try:
-                    answers = backend.renew(
-                        [Renewal(lease.name, lease.token, ttl) for lease, ttl in zip(part, ttls, strict=True)]
-                    )
-                except Exception as error:
-                    trouble, failed, spent = error, failed + 1, spent + monotonic() - sent
-                    if len(part) > 1 and failed <= MOST_HALVED:
-                        parts += (part[: len(part) // 2], part[len(part) // 2 :])
-                    else:
-                        _postpone(part)
-                        unknown += len(part)
-                    continue
-                lost += _renewed(part, ttls, answers, sent)
-                if unanswered := [
-                    lease for lease, said in zip(part, answers, strict=True) if said is RenewalResult.UNKNOWN
-                ]:
-                    trouble, spent = UNANSWERED, spent + monotonic() - sent
-                    unknown += len(unanswered)
-                    _postpone(unanswered)
-        finally:
-            close_idle_quietly(backend)
+        while parts and spent < FAILING:
+            part, sent = parts.popleft(), monotonic()
+            ttls = [max(1, min(lease.lease_ms or 1, round((lease.until - sent) * 1000))) for lease in part]
+            try:
+                answers = backend.renew(
+                    [Renewal(lease.name, lease.token, ttl) for lease, ttl in zip(part, ttls, strict=True)]
+                )
+            except Exception as error:
+                trouble, failed, spent = error, failed + 1, spent + monotonic() - sent
+                if len(part) > 1 and failed <= MOST_HALVED:
+                    parts += (part[: len(part) // 2], part[len(part) // 2 :])
+                else:
+                    _postpone(part)
+                    unknown += len(part)
+                continue
+            lost += _renewed(part, ttls, answers, sent)
+            if unanswered := [
+                lease for lease, said in zip(part, answers, strict=True) if said is RenewalResult.UNKNOWN
+            ]:
+                trouble, spent = UNANSWERED, spent + monotonic() - sent
+                unknown += len(unanswered)
+                _postpone(unanswered)
         unknown += sum(map(len, parts))  # still due, so they come first in the next round
         if trouble is not None and unknown:
             log(logging.WARNING, "heartbeat: %d leases not renewed, trying again: %s", unknown, trouble)
@@ -318,6 +348,14 @@ class Heartbeat:
             if lease.mark_lost(reason):
                 noticed.append((lease, reason))
         report_losses(noticed)
+
+
+def _database_of(backend: LeaseStore) -> str | None:
+    """Return the alias of the store's database. ``None`` also if it cannot be told: each of its verbs says why."""
+    try:
+        return backend.database
+    except Exception:
+        return None
 
 
 def _postpone(part: list[Lease]) -> None:

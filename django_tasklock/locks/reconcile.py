@@ -25,14 +25,6 @@ STRAY = 2.0  # seconds in which a request that was given up may still reach the 
 EXIT_STRAY = 0.25  # seconds of these for which an exiting process waits: the store answers, so the request is not far
 
 
-def close_idle_quietly(backend: LeaseStore) -> None:
-    """Call ``backend.close_idle()`` and log what it raises, so that the other stores get their turn."""
-    try:
-        backend.close_idle()
-    except Exception as error:
-        log(logging.WARNING, "%s store: a connection was not closed: %r", backend.noun, error)
-
-
 @dataclass(slots=True)
 class Leftover:
     """A token that may still hold a lock in the store although its taker has given it up."""
@@ -69,6 +61,12 @@ class Reconciler:
     def __bool__(self) -> bool:
         return bool(self.leftovers or self.pending)
 
+    def backends(self) -> set[LeaseStore]:
+        """Return the stores in which something is left to do."""
+        found = {left.backend for left in list(self.leftovers.values())}  # other threads add to them meanwhile
+        leases = [one.lease() for one in list(self.pending.values())]
+        return found | {lease.backend for lease in leases if lease is not None}
+
     def release_later(self, lease: Lease, longest: int) -> None:
         """Release ``lease``. After ``longest`` milliseconds it has expired."""
         self.pause = FIRST_PAUSE
@@ -90,18 +88,13 @@ class Reconciler:
     def run(self, follow: Callable[[Lease], None], lose: Callable[[Lease, str], None]) -> None:
         """Try everything once. ``follow`` is called for acquired leases, ``lose`` where another holder has the lock."""
         self.pause = min(2 * self.pause, AGAIN)
-        backends = {left.backend for left in list(self.leftovers.values())}  # other threads add to them meanwhile
         silent = self.free_all()
         for token, pending in list(self.pending.items()):
             lease = pending.lease()
             if lease is None or lease.released or monotonic() >= lease.until:
                 self.pending.pop(token, None)
-            elif lease.backend not in silent:
-                backends.add(lease.backend)
-                if self._acquire(token, lease, pending.request, follow, lose) is None:
-                    silent.add(lease.backend)
-        for backend in backends:
-            close_idle_quietly(backend)
+            elif lease.backend not in silent and self._acquire(token, lease, pending.request, follow, lose) is None:
+                silent.add(lease.backend)
         if not self:
             self._has_warned = False
 

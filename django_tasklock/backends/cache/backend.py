@@ -197,6 +197,11 @@ class CacheBackend(LockStore):
                 cache.set(key, counter, TALLY_TTL)
         return counter
 
+    @property
+    def database(self) -> str | None:
+        database = self.private.database
+        return None if database is None else database.alias
+
     def close(self) -> None:
         self.private.close()
 

@@ -77,6 +77,10 @@ class Several(LeaseStore):
             found.append(record)
         return max(found, key=lambda record: record.asked)
 
+    @property
+    def database(self) -> str | None:
+        return self.store.database
+
     def close_idle(self) -> None:
         self.store.close_idle()
 

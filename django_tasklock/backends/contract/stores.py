@@ -75,6 +75,11 @@ class LeaseStore(ABC):
     where: ClassVar[threads.Where] = "threads"
     """Where the verbs run for coroutines."""
 
+    @property
+    def database(self) -> str | None:
+        """The alias of Django's database that the verbs query; ``None``: they have connections of their own."""
+        return None
+
     @abstractmethod
     def acquire(self, request: AcquireRequest) -> Grant | Busy:
         """Take the lock if it is free, or held by ``request.token`` or ``request.supersedes`` already. Never waits."""

@@ -28,6 +28,10 @@ class DatabaseLeases(LeaseStore):
     session: Session
     purging: Purging
 
+    @property
+    def database(self) -> str | None:
+        return self.session.alias
+
     @abstractmethod
     def rows(self, alias: str) -> QuerySet[Any]:
         """Return the rows of all leases in the database ``alias``, with ``asked_at``."""

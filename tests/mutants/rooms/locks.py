@@ -113,8 +113,8 @@ FAULTS = [
     Fault(
         "locks/heartbeat.py",
         "a request that fails ends the leases in it",
-        "                        _postpone(part)\n                        unknown += len(part)",
-        "                        lost += [(lease, GONE) for lease in part]",
+        "                    _postpone(part)\n                    unknown += len(part)",
+        "                    lost += [(lease, GONE) for lease in part]",
         "tests/locks/test_renewals.py",
     ),
     Fault(
