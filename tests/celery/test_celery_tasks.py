@@ -10,7 +10,7 @@ import json
 import os
 
 import pytest
-from celery import Task
+from celery import Task, chord
 from celery.exceptions import Ignore, Reject, Retry, SoftTimeLimitExceeded
 from celery.signals import task_retry
 from django.db import transaction
@@ -293,6 +293,47 @@ class TestRetries:
         task(body, bind=True).delay(video.pk)
         assert (app.run()[0], states(video)) == ("IGNORED", ("processing", 1, 1))
         assert (app.run()[0], states(video)) == ("SUCCESS", ("ready", 2, 2))
+
+    @pytest.mark.parametrize("within", ["itself", "a chain", "a helper"])
+    def test_replaced_by_anything_else_it_is_refused_before_that_is_sent(self, app, task, within):
+        """Nothing would ever close its row. Celery sends what replaces it with its callbacks, or in its chain."""
+        video, other = Video.objects.create(), app.task(name="tests.other", base=Task)
+
+        def body(self, video_id):
+            raise self.replace(chord([other.si(1), other.si(2)], other.si()))
+
+        mine = task(body, bind=True)
+        if within == "a helper":
+            work = video_lock(lambda video_id, mine: body(mine, video_id))
+            mine = task(lambda self, video_id: work(video_id, self), bind=True, lock=task_lock("outer"))
+        (mine.si(video.pk) | other.si() if within == "a chain" else mine.si(video.pk)).delay()
+        state, error = app.run()
+        assert (state, states(video)[0]) == ("FAILURE", "failed")
+        assert isinstance(error, TaskLockError)
+        assert "claim_from=['encoding', 'closing']" in str(error)
+        assert app.take() is None
+
+    def test_a_next_page_for_another_row_is_refused(self, app, task):
+        videos = [Video.objects.create() for _ in range(2)]
+
+        def body(self, video_id):
+            raise self.replace(self.s(videos[1].pk))
+
+        task(body, bind=True).delay(videos[0].pk)
+        assert (app.run()[0], states(videos[0])[0]) == ("FAILURE", "failed")
+        assert app.take() is None
+
+    def test_a_next_page_in_a_chain_takes_its_place(self, app, task):
+        video, other = Video.objects.create(), app.task(name="tests.other", base=Task)
+
+        def body(self, video_id, pages=2):
+            if pages > 1:
+                raise self.replace(self.si(video_id, pages - 1))
+
+        (task(body, bind=True).si(video.pk) | other.si()).delay()
+        assert [app.run()[0], states(video)[0]] == ["IGNORED", "processing"]
+        assert [app.run()[0], states(video)[0]] == ["SUCCESS", "ready"]
+        assert app.run()[0] == "SUCCESS"
 
     def test_a_direct_call_is_not_retried_and_its_row_is_failed(self, app, task):
         video = Video.objects.create()

@@ -10,6 +10,7 @@ from celery import chain, chord, group
 
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.queue import operators
+from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.canvas_tasks"]
@@ -103,6 +104,18 @@ def test_a_chord_ends_although_members_are_replaced(celery_site, made):
         assert value[4] == 4
         assert {answer["reason"] for answer in value if isinstance(answer, dict)} <= {"coalesced"}
         one.nothing_left()
+
+
+@pytest.mark.parametrize(("part", "row"), [("encodes", "ready"), ("fails", "failed")])
+def test_a_row_goes_from_the_guard_of_one_task_to_that_of_another(celery_site, part, row):
+    """As docs/guard.md has it: the row is closed by the end of the chord, which comes as soon as it likes."""
+    celery_site.worker(concurrency=4)
+    films = [Video.objects.create() for _ in range(3)]
+    for film in films:
+        celery_site.publish("cut_film", film.pk, part)
+    for film in films:
+        celery_site.wait_until(lambda film=film: Video.objects.get(pk=film.pk).status == row)
+        assert len(celery_site.events("start", film.pk)) == (part == "encodes")
 
 
 def test_a_chord_of_chains_ends_although_a_link_is_rejected(celery_site, made):
