@@ -24,7 +24,8 @@ from django.db.models.sql import InsertQuery, UpdateQuery
 from django_tasklock.exceptions import TaskLockError
 
 TOKEN = "lock_token"  # noqa: S105  # the name of one
-"""The column with the token of the claim, empty while the row is not claimed."""
+"""The column with the token of the claim, empty while the row is not claimed. A body that was stopped from outside
+leaves a mark in its place, so that the row is found if nothing runs it again."""
 EPOCH = "lock_epoch"
 """The column with the number of claims of the row."""
 

@@ -7,14 +7,17 @@ by a plain function, which does not tell whether it is bound, and which paramete
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from django_tasklock.celery.options import pop_keywords
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
 from django_tasklock.decorators.rates import LimitOfCall
+from django_tasklock.decorators.rows import GuardedRow, GuardedRows
 from django_tasklock.decorators.wrapping import is_async
 from django_tasklock.exceptions import TaskLockError
+from django_tasklock.names import parameters_of
 
 
 def body_of(task: Any) -> Callable[..., Any]:
@@ -46,6 +49,20 @@ def limiters_of(task: Any) -> Iterator[PermitOfCall]:
     for function in _layers(body_of(task)):
         if isinstance(limiter := getattr(function, "limiter", None), PermitOfCall):
             yield limiter
+
+
+def row_of(task: Any, args: Any, kwargs: Mapping[str, Any]) -> GuardedRow | None:
+    """Return the row that a call of the task's body works on, if it has a guard.
+
+    Raises ``TypeError`` for arguments that do not fit, and ``TaskLockError`` for a key that is none.
+    """
+    locked = lock_of(task)
+    rows = getattr(task, "guarded", None) if locked is None else locked.rows
+    if not isinstance(rows, GuardedRows):
+        return None
+    kwargs = dict(kwargs or {})
+    pop_keywords(kwargs)
+    return rows.of(parameters_of(body_of(task)).bind(args or (), kwargs))
 
 
 def bound_arguments(task: Any, args: Any) -> tuple[Any, ...]:

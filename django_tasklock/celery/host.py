@@ -7,11 +7,14 @@ from functools import wraps
 from typing import Any
 
 from celery._state import get_current_worker_task
+from celery.canvas import _chain
 from celery.exceptions import Ignore, Reject, Retry
 
-from django_tasklock.celery.definition import is_bound, lock_of
+from django_tasklock.celery.definition import is_bound, lock_of, row_of
 from django_tasklock.celery.message import try_number
 from django_tasklock.celery.state import Duplicate, Parked, state_of
+from django_tasklock.exceptions import TaskLockError
+from django_tasklock.guards.claim import current
 from django_tasklock.host import Task
 
 
@@ -37,10 +40,15 @@ def current_task() -> Task | None:
 
 
 def record_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
-    """Wrap ``Task.on_replace`` to record that a message was sent, which Celery's ``Ignore`` does not say."""
+    """Wrap ``Task.on_replace`` to record that a message was sent, which Celery's ``Ignore`` does not say.
+
+    In the body of a guarded task it raises ``TaskLockError``, before anything is sent, unless the message is for the
+    same row, which it claims again and closes.
+    """
 
     @wraps(on_replace)
     def wrapper(task: Any, sig: Any) -> Any:
+        ensure_row_is_closed(task, sig)
         try:
             return on_replace(task, sig)
         except Ignore:
@@ -48,6 +56,26 @@ def record_replacement(on_replace: Callable[..., Any]) -> Callable[..., Any]:
             raise
 
     return wrapper
+
+
+def ensure_row_is_closed(task: Any, sig: Any) -> None:
+    """Raise ``TaskLockError`` if the body that runs has claimed a row, and ``sig``, which replaces it, will not."""
+    if (claim := current.get()) is None:
+        return
+    row, first = row_of(task, task.request.args, task.request.kwargs), sig
+    if row is None and task.request.is_eager:  # the claim may be that of the task's caller; and all of it runs here
+        return
+    while isinstance(first, _chain) and first.tasks:
+        first = first.tasks[0]
+    if first.get("task") == task.name and row_of(task, first.get("args"), first.get("kwargs")) == row:
+        return
+    raise TaskLockError(
+        f"task {task.name} has claimed {claim.name}, which nothing would close if {first.get('task')} replaces it: only"
+        " the task itself, for the same row, may do that. Publish the other work from the body and let it return: one"
+        " guard with done='encoding', and a second task, which ends it, with claim_from=['encoding', 'closing'], see"
+        " docs/guard.md",
+        name=claim.name,
+    )
 
 
 def record_retry(retry: Callable[..., Any]) -> Callable[..., Any]:
@@ -69,7 +97,8 @@ def is_continued(error: BaseException) -> bool:
     task: Any = get_current_worker_task()
     if task is not None and isinstance(error, Ignore):
         return state_of(task.request).replaced
-    return task is not None and isinstance(error, Reject) and bool(getattr(error, "requeue", False))
+    # Requeued is what was not acknowledged early.
+    return task is not None and isinstance(error, Reject) and bool(getattr(error, "requeue", False) and task.acks_late)
 
 
 def will_retry(error: BaseException) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,6 +21,8 @@ RECEIVED = "tasklock_received"
 """The request attribute with the monotonic time at which the worker's main process received the message."""
 LINE = "line"
 """The field of our header with the ``on_conflict`` of a message that is to get a sequence number. It is not sent."""
+DIED = "tasklock_died"
+"""The field of our header with the try for which ``after_death`` holds; and the header by which the sweep sets it."""
 REPLACEMENT_STEP = 1_000_000  # greater than any number of retries
 EARLIEST_REDELIVERY = 0.1
 """Seconds within which no broker redelivers a message; below that Celery's settings, slow to read, are not read."""
@@ -57,9 +60,14 @@ class Message:
         return bool(self.sent or self.may_be_restarted or self._was_buffered)
 
     @property
+    def after_death(self) -> bool:
+        """Whether the sweep has published it because a worker that had begun the same work died."""
+        return self.header.get(DIED) == self.retries
+
+    @property
     def may_be_restarted(self) -> bool:
         """Whether it may have been started before: not by its mere promotion."""
-        return self.again or self.redelivered or self.sent > 1
+        return self.again or self.redelivered or self.sent > 1 or self.after_death
 
     @property
     def redelivered(self) -> bool:
@@ -118,6 +126,11 @@ class Message:
         return self.task.signature_from_request(  # type: ignore[no-any-return]
             self.request, headers=headers, retries=self.retries, **options
         )
+
+
+def left_mark(task: str, task_id: str) -> str:
+    """Return what a message leaves in a row, in place of a token, when its body was stopped from outside."""
+    return f"left:{hashlib.sha256(f'{task}:{task_id}'.encode()).hexdigest()[:27]}"
 
 
 def try_number(request: Any) -> int:

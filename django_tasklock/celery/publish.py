@@ -15,6 +15,7 @@ from django.db.models import Model
 from django_tasklock.celery.definition import lock_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.message import (
+    DIED,
     HEADER,
     LINE,
     bind_header,
@@ -57,6 +58,8 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
     if locked is None and reservation is None and not header:
         return
     header = headers[HEADER] = bind_header(header, sender, fields.get("id"))
+    if (died := headers.pop(DIED, None)) is not None:
+        header[DIED] = died
     if reservation is not None:
         header[RATE] = reservation
     if task is not None and "at" not in header and not fields.get("eta"):  # not if it is sent again, or due later

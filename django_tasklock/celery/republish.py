@@ -9,6 +9,7 @@ from typing import Any
 from celery import current_app
 
 from django_tasklock.celery.definition import body_of, lock_of
+from django_tasklock.celery.message import DIED
 from django_tasklock.celery.task import OnceTask
 
 SETTLING = 5.0
@@ -43,10 +44,11 @@ class Publisher:
     def publish(self, locked: Any, pk: str, value: Any) -> tuple[str, float]:
         """Publish the task with a short countdown. Return its id, and the monotonic time before which to commit.
 
-        The message is not ``unique``: the message that died may still hold that lock.
+        The message is not ``unique``: the message that died may still hold that lock. It says that a worker died, so
+        that a row of which all die is given up.
         """
         task = self.task_of(locked)
         more = {"once": {"unique": None}} if isinstance(task, OnceTask) and task.unique else {}
         due = time.monotonic() + SETTLING
-        sent = task.apply_async(kwargs={pk: value}, countdown=SETTLING, **more)
+        sent = task.apply_async(kwargs={pk: value}, countdown=SETTLING, headers={DIED: 0}, **more)
         return str(sent.id), due

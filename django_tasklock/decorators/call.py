@@ -98,6 +98,8 @@ class Caller:
         self.call = call
         self.wait = call.wait if call.on_conflict == "wait" else 0.0
         """How many seconds the call waits for its lock before ``on_busy`` decides."""
+        self.mark = ""
+        """What the row keeps of a body that was stopped from outside, so that it is found if nobody runs it again."""
         self.action = "skip" if call.on_conflict == "skip" else "raise"
         """What a busy lock is counted as; empty: ``on_busy`` asks once more, and that is counted."""
 
@@ -117,6 +119,7 @@ class Caller:
                         closing.claim_row()
                     except GuardRejected as error:
                         return self._rejected(error)
+                    self.on_claimed()
                     scope.close_idle()
                     ensure_enclosing_held()  # the call may have waited for long inside of other locks
                     call.begun = True
@@ -155,6 +158,9 @@ class Caller:
 
     def on_held(self) -> None:
         """Check, now that the lock is held, whether the call still has work; if not, raise."""
+
+    def on_claimed(self) -> None:
+        """Check, now that its row is claimed as well, whether the body may be started; if not, raise."""
 
     def await_row(self, error: GuardRejected) -> None:
         """Postpone a call whose row does not exist, by an exception. Returns where a call cannot be postponed."""
@@ -232,6 +238,7 @@ class Closing:
         if (row := call.row) is not None:
             self.claim = Claim(row.model, row.key, row.guard, lease.token, row.lookup)
             self.claim.releases = call.release_connections
+            self.claim.mark = caller.mark
 
     def claim_row(self) -> None:
         """Claim the row, if there is one. Raises ``GuardRejected``."""
@@ -284,8 +291,10 @@ class Closing:
             if isinstance(error, StaleClaim) and error.name == claim.name:
                 return  # another claim has the row: that is already logged, signalled and counted
             stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not self.caller.call.begun)
-            if stopped or not isinstance(error, Exception) or self.caller.will_retry(error):
+            if stopped or self.caller.will_retry(error):
                 claim.give_back()
+            elif not isinstance(error, Exception):
+                claim.leave()
             else:
                 claim.fail()
                 self.caller.row_failed(claim)

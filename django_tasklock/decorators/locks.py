@@ -74,8 +74,10 @@ class Locked(NamedByCall):
         *,
         timeout: Timeout = DEFAULT,
         blocking_timeout: Duration | None = None,
+        rows: GuardedRows | None = None,
     ) -> None:
         super().__init__(template)
+        self.rows = rows
         self.on_conflict = on_conflict
         self.timeout = timeout
         self.blocking_timeout = blocking_timeout
@@ -254,7 +256,11 @@ def _decorator(
         else:
             template = NameTemplate(names[0], function, prefix=prefix)
         locked = Locked(
-            template, options.on_conflict, timeout=options.timeout, blocking_timeout=options.blocking_timeout
+            template,
+            options.on_conflict,
+            timeout=options.timeout,
+            blocking_timeout=options.blocking_timeout,
+            rows=rows,
         )
         if rows is not None:
             rows.guard.register(rows.model, locked, rows.pk, rows.lookup)

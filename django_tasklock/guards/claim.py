@@ -70,6 +70,8 @@ class Claim:
 
     releases = False
     """Whether a write closes the connection of this thread if it has opened it."""
+    mark = ""
+    """What an interrupted claim leaves in place of its token, so that its row is found; empty: nothing."""
 
     def __init__(self, model: type[Model], key: Any, guard: StateGuard, token: str, lookup: str = PK) -> None:
         self.model = model
@@ -127,7 +129,7 @@ class Claim:
             self._watch_deletions()
         except BaseException:
             if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
-                self._close_interrupted(self._closing(self.guard.retry), "given_back", ours)
+                self._close_interrupted(self._closing(self.guard.retry, self.mark), "given_back", ours)
             raise
 
     def update(self, **values: Any) -> None:
@@ -157,6 +159,13 @@ class Claim:
     def give_back(self) -> None:
         """Make the row claimable again, because the body will be run again. Raises ``StaleClaim``."""
         self._close(self.guard.retry, "given_back")
+
+    def leave(self) -> None:
+        """Make the row claimable again with ``mark`` in place of the token, as its body was stopped from outside.
+
+        Nobody knows yet whether it is run again: if not, the row is found by that. Raises ``StaleClaim``.
+        """
+        self._close(self.guard.retry, "given_back", self.mark)
 
     @property
     def valid(self) -> bool:
@@ -270,8 +279,8 @@ class Claim:
         except Exception:
             logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field, ""))
 
-    def _close(self, state: Any, why: Why) -> None:
-        values = self._closing(state)
+    def _close(self, state: Any, why: Why, mark: str = "") -> None:
+        values = self._closing(state, mark)
         ours = not in_callers_transaction(connections[self.using])
         try:
             if values:
@@ -289,9 +298,9 @@ class Claim:
                 self._close_interrupted(values, why, ours)
             raise
 
-    def _closing(self, state: Any) -> dict[str, Any]:
+    def _closing(self, state: Any, mark: str = "") -> dict[str, Any]:
         # Without a token the row does not count as claimed. Its epoch still refuses the claims before.
-        return self.guard.state_values(state) | ({TOKEN: ""} if self.has_columns else {})
+        return self.guard.state_values(state) | ({TOKEN: mark} if self.has_columns else {})
 
     def _write(
         self, values: dict[str, Any], why: Why | None, *, again: bool = True, within: bool | None = None

@@ -257,6 +257,19 @@ def _unfit_state(field: Any, state: Any) -> tuple[str, str] | None:
     return None
 
 
+def close_failed(model: type[Model], pk: Any, guard: StateGuard, where: Q) -> bool:
+    """Close a row as failed, whose body will not be run again, while it is as ``where`` says. Return whether it was.
+
+    Like ``revoke_claim`` it is one UPDATE, which raises the database's error if the row is locked for two seconds.
+    """
+    guard.ensure_fits(model)
+    values = guard.state_values(guard.failed)
+    if has_token_columns(model):
+        values |= {TOKEN: "", EPOCH: F(EPOCH) + 1}
+    rows = briefly(model._base_manager.using(router.db_for_write(model)).filter(where, pk=pk))
+    return write(rows, pk, values, change=Change(guard.field, "failed"))
+
+
 def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: str, state: Any, why: Why) -> bool:
     """Take the row away from the claim with ``token``, whose writes are refused from then on, and set ``state``.
 

@@ -64,6 +64,14 @@ def alive(holder: Holder) -> bool | None:
     return state[1] == began and state[0] not in "ZX"
 
 
+def runs(pid: int) -> bool:
+    """Tell whether a process with this pid runs here. A zombie process is dead."""
+    if not _exists(pid):
+        return False
+    state = _state(pid)
+    return state is None or state[0] not in "ZX"
+
+
 def abandoned(record: Record) -> bool:
     """Tell whether the holder's process is known to be dead and the lock may be released for that.
 

@@ -25,9 +25,9 @@ BY_ITSELF = [
     ("requeues", "SUCCESS", "ready", "start raised start end"),
     ("retries", "SUCCESS", "ready", "start raised start end"),
     ("autoretries", "SUCCESS", "ready", "start raised start end"),
-    ("exits", "FAILURE", "uploading", "start raised"),
+    ("exits", "FAILURE", "failed", "start raised"),
 ]
-REQUEUED_EARLY = ("requeues", "PENDING", "uploading", "start raised")
+REQUEUED_EARLY = ("requeues", "PENDING", "failed", "start raised")
 """It was acknowledged: nothing comes back."""
 
 
@@ -69,6 +69,20 @@ def test_a_retry_frees_the_lock_until_it_comes_back(celery_site):
         other = celery_site.publish("locked_video", one.video.pk)
         assert celery_site.outcome(other) == ("SUCCESS", "returns")
         one.free()
+
+
+@pytest.mark.parametrize("ended", ["revoked", "expired"])
+def test_a_retry_that_never_begins_closes_its_row(celery_site, ended):
+    """Its first try had begun the work, and has given the row back to it."""
+    celery_site.configure(lease=LEASE)
+    worker = celery_site.worker(concurrency=1)
+    expires = {"expires": datetime.now(UTC) + timedelta(seconds=2)} if ended == "expired" else {}
+    for one in begin(celery_site, "retries 3", **expires):
+        celery_site.wait_until(lambda one=one: one.state == "RETRY")
+        if ended == "revoked":
+            revoke(celery_site, worker, one.result.id)
+        one.left("REVOKED", "failed")
+        assert one.told() == ["start", "raised"]
 
 
 class TestThatNeverBegin:

@@ -12,6 +12,7 @@ import pytest
 
 from tests.support.celery_site.site import Gate
 from tests.support.endings import KINDS, LEASE, PROMPT, Begun, begin, revoke
+from tests.testapp.models import Track, Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures"]
 SITE_TASKS = ["tests.support.celery_site.ending_tasks"]
@@ -54,14 +55,15 @@ FROM_OUTSIDE = {
     # how it is ended: the option or who does it, its body, its result, the row, what its body did
     "soft time limit": ({"soft_time_limit": 0.5}, "sits", "FAILURE", "failed", "start raised"),
     # Celery kills 0.1 s after it has asked to end: that may be enough to give the row back or not
-    "hard time limit": ({"time_limit": 0.5}, "sits", "FAILURE", "uploading processing", None),
-    "hard time limit, deaf": ({"time_limit": 0.5}, "deaf", "FAILURE", "processing", "start"),
-    "SIGKILL of the child": (killed, "sits", "FAILURE", "processing", "start"),
-    "revoke, TERM": (revoked("TERM"), "sits", "REVOKED", "uploading", "start raised"),
+    "hard time limit": ({"time_limit": 0.5}, "sits", "FAILURE", "failed", None),
+    "hard time limit, deaf": ({"time_limit": 0.5}, "deaf", "FAILURE", "failed", "start"),
+    "SIGKILL of the child": (killed, "sits", "FAILURE", "failed", "start"),
+    "revoke, TERM": (revoked("TERM"), "sits", "REVOKED", "failed", "start raised"),
     "revoke, USR1": (revoked("USR1"), "sits", "REVOKED FAILURE", "failed", "start raised"),
-    "revoke, KILL": (revoked("KILL"), "sits", "REVOKED", "processing", "start"),
+    "revoke, KILL": (revoked("KILL"), "sits", "REVOKED", "failed", "start"),
 }
-ALSO_LATE = ("hard time limit, deaf", "SIGKILL of the child", "revoke, TERM")
+"""Nothing runs them again: so the row is failed, by the body itself or by the main process."""
+ALSO_LATE = ("hard time limit", "hard time limit, deaf", "SIGKILL of the child", "revoke, TERM")
 
 
 @pytest.mark.broker
@@ -94,9 +96,10 @@ def test_a_hard_time_limit_frees_nothing_before_the_child_is_dead(celery_site):
     info = celery_site.lock(first.name)
     assert info is not None
     assert info.task_id == first.result.id
+    assert first.row() == "processing"
     kill.open()
     for one in ran:
-        one.left("FAILURE", "processing")
+        one.left("FAILURE", "failed")
 
 
 @pytest.mark.broker
@@ -114,6 +117,57 @@ def test_lost_with_its_child_and_sent_again(celery_site):
         assert one.told() == ["start", "start", "end"]
 
 
+@pytest.mark.parametrize("how", ["sits", "deaf"])
+def test_the_row_of_a_helper_is_closed_with_the_message(celery_site, how):
+    """Its task has no lock at all. The one who is deaf has no time to leave a mark in it."""
+    celery_site.configure(lease=LEASE)
+    celery_site.worker()
+    one = Begun(celery_site, "helped", how, True, {"time_limit": 0.5})
+    celery_site.wait_until(lambda: one.row() == "failed")
+    assert one.state == "FAILURE"
+
+
+def test_a_row_that_is_known_by_its_public_id_is_closed_with_the_message(celery_site):
+    celery_site.configure(lease=LEASE)
+    celery_site.worker()
+    track = Track.objects.create()
+    celery_site.publish("once_track", str(track.uid), "sits", celery_site.gate(), options={"time_limit": 0.5})
+
+    def is_closed():
+        track.refresh_from_db()
+        return (track.status, track.lock_token) == ("failed", "")
+
+    celery_site.wait_until(is_closed)
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "helped"])
+def test_a_row_of_which_all_workers_die_is_failed(celery_site, kind):
+    """Set back, it has all its starts again."""
+    celery_site.configure(lease=LEASE, **LOST)
+    celery_site.worker()
+    one = Begun(celery_site, kind, "dies", False, {})
+    for lives in (1, 2):
+        celery_site.wait_until(lambda: "CrashLoop" in repr(celery_site.result(one.result).result))
+        one.left("FAILURE", "failed")
+        assert one.told() == ["start"] * 2 * lives
+        one.video.status = "uploading"
+        one.video.save(update_fields=["status"])
+        one.result = celery_site.publish(kind, one.video.pk, "dies")
+
+
+def test_another_message_claims_the_row_before_it_is_closed(celery_site):
+    """It is closed no more: whoever claims it later has written another token."""
+    celery_site.configure(lease=LEASE)
+    worker = celery_site.worker(concurrency=2)
+    one = Begun(celery_site, "locked_video", "sits", True, {})
+    one.started()
+    Video.objects.filter(pk=one.video.pk).update(lock_token="another's")
+    worker.kill_one(one.started().pid)
+    celery_site.wait_until(lambda: one.state == "FAILURE")
+    one.free()
+    assert one.row() == "processing"
+
+
 def test_timed_out_and_sent_again(celery_site):
     """Its ends are counted, although Celery tells of each as if it were the last: it is not killed without end."""
     celery_site.configure(lease=LEASE, task_acks_on_failure_or_timeout=False, **LATE)
@@ -121,7 +175,7 @@ def test_timed_out_and_sent_again(celery_site):
     one = Begun(celery_site, "locked_video", "deaf", True, {"time_limit": 0.5})
     one.started(2)
     celery_site.wait_until(lambda: "CrashLoop" in repr(celery_site.result(one.result).result))
-    one.left("FAILURE", "processing")
+    one.left("FAILURE", "failed")
     assert one.told() == ["start"] * 2
 
 

@@ -72,6 +72,42 @@ def test_a_row_that_is_known_by_its_public_id_is_claimed_put_back_and_published_
     assert "TaskLockError" in repr(wrong)
 
 
+def test_a_row_of_a_body_that_was_interrupted_is_found_if_nothing_runs_it_again(celery_site, only) -> None:
+    """It was acknowledged early, and the worker shuts down."""
+    only("swept_video")
+    row, worker = Video.objects.create(), celery_site.worker()
+    celery_site.publish("swept_video", row.pk, until=celery_site.gate())
+    celery_site.started(row.pk)
+    celery_site.accepted(worker)
+    worker.quit()
+    worker.ended()
+    assert state(row)[0] == "uploading"
+    report = swept(requeue=True)
+    assert (tally_of(report), report.published) == ({"abandoned": (1, 1, 0, 0)}, 1)
+
+
+@pytest.mark.database
+def test_a_row_of_which_all_workers_die_is_failed_and_not_published_again(
+    celery_site, only, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each sweep publishes another message: it is the row whose starts are counted."""
+    only("swept_deadly")
+    monkeypatch.setattr(requeue, "SETTLING", 0.5)
+    row = Video.objects.create()
+    result = celery_site.publish("swept_deadly", row.pk)
+    for starts in (1, 2):  # the first, and one more
+        worker = celery_site.start()
+        celery_site.wait_until(lambda worker=worker: not worker.members())
+        assert len(celery_site.events("start", row.pk)) == starts
+        result = found(swept(requeue=True), "dead").published
+    worker = celery_site.worker()
+    assert "CrashLoop" in repr(celery_site.outcome(result))
+    assert "2 workers died of it" in worker.log()
+    assert state(row)[:2] == ("failed", "")
+    assert tally_of(swept(requeue=True)) == {}
+    assert len(celery_site.events("start", row.pk)) == 2
+
+
 def test_a_task_that_needs_more_than_the_row_is_not_published(celery_site, only) -> None:
     only("swept_two")
     row = claimed()

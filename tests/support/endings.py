@@ -40,6 +40,11 @@ class Begun:
         """What its body did, in order."""
         return [one.event for one in self.site.events(key=self.video.pk) if one.event != "lives"]
 
+    def row(self) -> str:
+        """The state of its row."""
+        self.video.refresh_from_db()
+        return str(self.video.status)
+
     def let_go(self) -> None:
         """Open its gate."""
         assert self.gate is not None
@@ -83,8 +88,7 @@ class Begun:
         assert 0 <= took < within, f"the key was free {took} s after the last sign of its body"
         self.site.wait_until(lambda: not self.is_unique(), within)
         self.site.wait_until(lambda: not parked_messages(self.name), within)
-        self.video.refresh_from_db()
-        assert self.video.status in rows.split()
+        self.site.wait_until(lambda: self.row() in rows.split(), within)
         assert self.state in states.split()
 
 

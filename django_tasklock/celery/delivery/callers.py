@@ -15,24 +15,22 @@ from celery._state import _task_stack, get_current_task, get_current_worker_task
 from celery.exceptions import Ignore, Reject
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.definition import body_of, limiters_of, lock_of
+from django_tasklock.celery.definition import limiters_of, lock_of, row_of
 from django_tasklock.celery.delivery.defer import resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.host import is_continued
-from django_tasklock.celery.message import Message, header_of, predecessor_request
+from django_tasklock.celery.message import Message, header_of, left_mark, predecessor_request
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import STATE, state_of
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.decorators.concurrency import PermitOfCall
-from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import parameters_of
 
 logger = logging.getLogger("django_tasklock")
 
@@ -82,6 +80,12 @@ class HelperCaller(Caller):
     ``retry()``, by ``autoretry_for`` if the task does not catch the error, or because a lock is busy.
     """
 
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        task = get_current_worker_task()
+        if task is not None and task.request.id and not task.request.is_eager:
+            self.mark = left_mark(task.name, task.request.id)
+
     def will_retry(self, error: BaseException) -> bool:
         """Tell whether the helper's error says so by itself; of an eager task, whether Celery would retry it."""
         task = get_current_worker_task()
@@ -114,12 +118,15 @@ def give_back_rows(sender: Any = None, headers: Any = None, body: Any = None, **
 
 
 class NestedCaller(HelperCaller):
-    """A task's body that calls a locked function, which must not put the body's message aside."""
+    """A task's body that calls a locked function, which must not put the body's message aside.
+
+    The starts of its row are counted as those of a message are, except in a coroutine.
+    """
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
         self.lock = cast(TaskLock, call.lock)
-        self.earlier = Earlier(Message(get_current_worker_task()), comes_again=False)
+        self.earlier = Earlier(Message(get_current_worker_task()), call.row, comes_again=False)
         self.patience, self.wait = self.wait, 0.0
         if self.patience:
             self.action = ""
@@ -130,6 +137,20 @@ class NestedCaller(HelperCaller):
         if isinstance(answer, Refusal) and self.patience:
             answer = self.lock.take(self.patience)
         return answer if isinstance(answer, Lease) else self.call.skip_or_raise(answer.error)
+
+    def on_claimed(self) -> None:
+        """Count the start of the row, if there is one. Raises ``CrashLoop``, which closes it as failed."""
+        if self.call.row is not None:
+            self.earlier.count_start(self.lock.name)
+
+    def row_failed(self, claim: Claim) -> None:
+        """Remember the row until the task has ended, and that its starts are counted anew."""
+        super().row_failed(claim)
+        self.earlier.row_failed = True
+
+    def release(self, lease: Lease, error: BaseException | None) -> None:
+        """Release ``lease``, and take the count back."""
+        self.earlier.end(error, None, lost=not self.lock.give(lease))
 
     async def aon_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Do what ``on_busy`` does, for coroutines."""
@@ -190,14 +211,6 @@ def once_call(
     if invocation == "call" and is_map(get_current_task()):
         skip_element(call)
     return DirectCaller(call, eager=invocation == "eager")
-
-
-def row_of(task: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> GuardedRow | None:
-    """Return the row that a call works on, if its task has a guard."""
-    if task.guarded is None:
-        return None
-    row: GuardedRow = task.guarded.of(parameters_of(body_of(task)).bind(args, kwargs))
-    return row
 
 
 def skip_element(call: Call) -> None:

@@ -7,6 +7,7 @@ from a dead process, and leaves the work to a living one. Most messages are deli
 * ``again:<message>``: a second delivery has met the first, which is alive, and comes again later.
 * ``done:<message>``: the first has ended, and its result is stored. It found that mark, or had lost the lock before.
 * ``starts:<message>``: how often a message that may have been started before was started, without having ended since.
+  If it claims a row it is ``starts:<row>``, as it may be another message that brings the row next time.
 """
 
 from __future__ import annotations
@@ -28,12 +29,13 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, send_again
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.state import STATE, Duplicate, state_of
+from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import BackendUnavailable, CrashLoop, LockLost, StaleClaim, TaskLockAcquireError
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import abandoned, alive
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import each_of
+from django_tasklock.names import each_of, of_tenant, with_tenant
 from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
@@ -53,18 +55,25 @@ class Earlier:
     """The earlier deliveries of a message.
 
     ``comes_again``: whether a delivery that finds another one alive sends its message once more, in case that one is
-    interrupted: the broker's copy may be this one.
+    interrupted: the broker's copy may be this one. ``row``: the row that the call claims.
     """
 
-    def __init__(self, message: Message, *, comes_again: bool) -> None:
+    def __init__(self, message: Message, row: GuardedRow | None = None, *, comes_again: bool) -> None:
         self.message = message
         self.comes_again = comes_again
         self.mark = f"{message.id}:{message.try_number}:{message.published or ''}"
         """What is marked. Each try is a message of its own; an id may be used again."""
-        self.died = False
-        """Whether the process of one was found dead."""
+        self.died = message.after_death
+        """Whether the process of one was found dead, here or by a sweep."""
         self.waited = False
         """Whether the lock was waited for. It may have been released by another delivery, just now."""
+        self.row_failed = False
+        """Whether the row was closed as failed: its starts are counted anew if somebody sets it back."""
+        self._counter = f"starts:{self.mark}"
+        if row is not None:
+            with of_tenant(message.header.get("tenant")):
+                self._counter = f"starts:{with_tenant(str(row))}:{row.guard.claim_as}"
+        self._what = self._who if row is None else f"{row}, by {self._who}"
         self._starts = 0
 
     # The lock
@@ -170,9 +179,9 @@ class Earlier:
         if not self.message.may_be_restarted:
             return
         try:
-            self._starts = get_backend().tally(f"starts:{self.mark}")
+            self._starts = get_backend().tally(self._counter)
             if self.died and self._starts == 1:  # the first start of a message is not counted when it is made
-                self._starts = get_backend().tally(f"starts:{self.mark}")
+                self._starts = get_backend().tally(self._counter)
         except BackendUnavailable as error:
             logger.warning("%s: its start was not counted: %s", self._who, error)
             return
@@ -180,11 +189,9 @@ class Earlier:
         if died:
             counts.count(counts.TAKEN_OVER, counts.clean_kind(self.message.task.name))
         if died > int(getattr(self.message.task, "takeovers", TAKEOVERS)):
-            self._starts = 0  # it stays counted: others may come
-            raise CrashLoop(
-                f"{self._who}: {died} workers died of it, or lost its lock; it is not started again",
-                name=name,
-            )
+            text = f"{self._what}: {died} workers died of it, or lost its lock; it is not started again"
+            logger.error("%s", text)
+            raise CrashLoop(text, name=name)
 
     def count_death(self) -> None:
         """Count the start of a delivery whose process is killed, which finds no lock of it any more.
@@ -202,9 +209,9 @@ class Earlier:
         """
         if lost and isinstance(error, StaleClaim | LockLost):
             return  # another delivery has the work, and this one stays counted: each might overtake the one before
-        if self._starts:
+        if self._starts and (self.row_failed or not isinstance(error, CrashLoop)):  # else others may come
             try:
-                get_backend().tally(f"starts:{self.mark}", -self._starts)
+                get_backend().tally(self._counter, -self._starts)
             except BackendUnavailable as trouble:
                 logger.warning("%s: it stays counted as started: %s", self._who, trouble)
         message = self.message

@@ -2,7 +2,7 @@
 
 In the order of its methods: is it the message's turn (``queue``, ``coalesce``)? If the lock is busy: is its holder
 dead, or another delivery of this message (``duplicates``)? Held by another one: what ``on_conflict`` says. With the
-lock in hand: is the work done already, and how often was it begun? At the end: who is next?
+lock in hand: is the work done already, and how often was it, or its row, begun? At the end: who is next?
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery.delivery.defer import defer, reject, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.line import Line
-from django_tasklock.celery.message import Message
+from django_tasklock.celery.message import Message, left_mark
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import DOWN
 from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.exceptions import BackendUnavailable, GuardRejected
+from django_tasklock.guards.claim import Claim
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease, Refusal
@@ -46,7 +47,8 @@ class TaskCaller(Caller):
         self.lock = cast(TaskLock, call.lock)
         self.message = message = message or Message(get_current_worker_task())
         self.lock.task = Task(message.task.name, message.id, message.try_number)
-        self.earlier = Earlier(message, comes_again=message.acks_late)
+        self.mark = left_mark(message.task.name, message.id)
+        self.earlier = Earlier(message, call.row, comes_again=message.acks_late)
         self.line: Line | None = None
         """The messages that wait for the same lock in the database, with ``queue`` and ``coalesce``."""
         if call.on_conflict in ("queue", "coalesce"):
@@ -122,9 +124,9 @@ class TaskCaller(Caller):
     # The lock is held
 
     def on_held(self) -> None:
-        """Check, if the message may have been delivered before, whether it has work left, and count the start.
+        """Check, if the message may have been delivered before, whether it has work left.
 
-        Raises ``Duplicate`` if another delivery has done it, and ``CrashLoop``.
+        Raises ``Duplicate`` if another delivery has done it.
         """
         if self.line is not None:
             if self.call.on_conflict == "coalesce":
@@ -135,7 +137,14 @@ class TaskCaller(Caller):
                 logger.warning("lock %r: parked messages could not be read: %s", self.lock.name, error)
         if self.message.delivered_before:
             self.earlier.end_if_done()
-            self.earlier.count_start(self.lock.name)
+
+    def on_claimed(self) -> None:
+        """Count the start, if there may have been one before. Raises ``CrashLoop``, which closes the row as failed."""
+        self.earlier.count_start(self.lock.name)
+
+    def row_failed(self, claim: Claim) -> None:
+        """Note that whoever sets the row back gives it all its starts again."""
+        self.earlier.row_failed = True
 
     # The guarded row cannot be claimed
 

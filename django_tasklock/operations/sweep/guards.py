@@ -98,8 +98,10 @@ class Guards:
 
 
 def find_claiming_guards(guards: list[Guarded], row: Row) -> list[Guarded]:
-    """Return the guards whose claimed state the row has, or else all of them."""
-    return [one for one in guards if row.claimed_by(one.guard)] or guards
+    """Return the guards whose claimed state the row has; or else those that give a row back like this; or else all."""
+    claiming = [one for one in guards if row.claimed_by(one.guard)]
+    giving_back = [one for one in guards if one.guard.field and row.values[one.guard.field] == one.guard.retry]
+    return claiming or giving_back or guards
 
 
 def claimable_state(guard: StateGuard, has_token: bool, *, published: bool) -> Any:

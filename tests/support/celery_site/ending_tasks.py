@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import signal
 import sys
 import time
@@ -16,9 +17,9 @@ from django_tasklock import StateGuard, model_lock, task_lock
 from django_tasklock.celery import OnceTask
 from tests.support.celery_site.journal import journaled, note
 from tests.support.celery_site.tasks import BY_SETTINGS, LONGEST
-from tests.testapp.models import Video
+from tests.testapp.models import Track, Video
 
-__all__ = ["locked_line", "locked_video", "once_line", "once_video"]
+__all__ = ["helped", "locked_line", "locked_video", "once_line", "once_track", "once_video"]
 
 GUARD = StateGuard(
     claim_from=["uploading", "processing"], claim_as="processing", done="ready", failed="failed", retry="uploading"
@@ -47,6 +48,8 @@ def end(task: Any, key: object, how: str, until: str | None) -> str:
             ctypes.PyDLL(None).usleep(round(float(seconds) * 1_000_000))
         sit(key, until)
         match how:
+            case "dies":
+                os.kill(os.getpid(), signal.SIGKILL)
             case "raises":
                 raise ValueError("no")
             case "ignores":
@@ -88,6 +91,24 @@ def once_video(self: Any, video_id: int, how: str = "returns", until: str | None
 def locked_video(self: Any, video_id: int, how: str = "returns", until: str | None = None) -> str:
     """Claims the row."""
     return end(self, video_id, how, until)
+
+
+@model_lock(Video, "helper:{video_id}", pk="video_id", guard=GUARD)
+def help_with(video_id: int, task: Any, how: str, until: str | None) -> str:
+    """Claims the row."""
+    return end(task, video_id, how, until)
+
+
+@shared_task(**_OPTIONS)
+def helped(self: Any, video_id: int, how: str = "returns", until: str | None = None) -> str:
+    """Has no lock: a helper claims the row."""
+    return str(help_with(video_id, self, how, until))
+
+
+@shared_task(base=OnceTask, guard=GUARD, model=Track, lookup="uid", **_OPTIONS)
+def once_track(self: Any, uid: str, how: str = "returns", until: str | None = None) -> str:
+    """A row that is known by its public id."""
+    return end(self, uid, how, until)
 
 
 @shared_task(base=OnceTask, key="line:{key}", on_conflict="queue", **_OPTIONS)

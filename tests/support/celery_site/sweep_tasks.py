@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from typing import Any
 
 from celery import shared_task
 
 from django_tasklock import acquire_task_lock, model_lock, release_task_lock
 from django_tasklock.celery import OnceTask
+from tests.support.celery_site.journal import note
 from tests.support.celery_site.tasks import BY_SETTINGS, hold_here
 from tests.support.guards import ONCE
 from tests.testapp.models import PlainVideo, Track, Video
 
-__all__ = ["plain_hold", "retrying_hold", "swept_plain", "swept_track", "swept_two", "swept_video"]
+__all__ = ["plain_hold", "retrying_hold", "swept_deadly", "swept_plain", "swept_track", "swept_two", "swept_video"]
 
 
 @shared_task
@@ -51,6 +55,14 @@ def swept_track(self: Any, uid: str, until: str | None = None) -> dict[str, Any]
 def swept_two(video_id: int, quality: str) -> dict[str, Any]:
     """Needs more than the row's primary key."""
     return hold_here(video_id, quality=quality)
+
+
+@shared_task(base=OnceTask, model=Video, key="swept:{video_id}", guard=ONCE, takeovers=1, acks_late=False)
+def swept_deadly(video_id: int) -> None:
+    """Kills its worker, and the message is not delivered again."""
+    note("start", video_id)
+    os.kill(os.getppid(), signal.SIGKILL)
+    time.sleep(60)
 
 
 @shared_task
