@@ -2,7 +2,7 @@
 
 The process was killed, or was stopped and had to leave open whether the message comes back. A row is found by the token
 of the process's lock, or by the mark that a stopped body leaves in its place. So nobody's row is closed who has claimed
-it since.
+it since. A guard that has states, but none for a failure, leaves its row to the sweep: nobody would see that it failed.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def close_rows(
     ``helpers``: its body may have left other rows.
     """
     try:
-        if row is not None and (had_lock or has_token_columns(row.model)):
+        if row is not None and _tells_failure(row.guard) and (had_lock or has_token_columns(row.model)):
             _close(who, lambda: _own(row, tokens, given_back))
         if helpers:
             _close(who, lambda: _of_helpers(tokens))
@@ -84,13 +84,17 @@ def _of_helpers(tokens: Collection[str]) -> Iterator[Left]:
     found: dict[tuple[type[Model], Any], list[StateGuard]] = {}
     for one in registered():
         guard, model = one.guard, apps.get_model(one.model) if isinstance(one.model, str) else one.model
-        if has_token_columns(model) and has_token_index(model):
+        if _tells_failure(guard) and has_token_columns(model) and has_token_index(model):
             state = Q(**{f"{guard.field}__in": (guard.claim_as, guard.retry)}) if guard.field else Q()
             for pk in _keys(model, where & state):
                 found.setdefault((model, pk), []).append(guard)
     for (model, pk), guards in found.items():
         if len({(guard.field, guard.failed) for guard in guards}) == 1:
             yield Left(model, pk, guards[0], where)
+
+
+def _tells_failure(guard: StateGuard) -> bool:
+    return not guard.field or guard.failed is not None
 
 
 def _keys(model: type[Model], where: Q) -> list[Any]:
