@@ -266,7 +266,7 @@ def close_failed(model: type[Model], pk: Any, guard: StateGuard, where: Q) -> bo
     values = guard.state_values(guard.failed)
     if has_token_columns(model):
         values |= {TOKEN: "", EPOCH: F(EPOCH) + 1}
-    rows = briefly(model._base_manager.using(router.db_for_write(model)).filter(where, pk=pk))
+    rows = briefly(fresh(model._base_manager.using(router.db_for_write(model))).filter(where, pk=pk))
     return write(rows, pk, values, change=Change(guard.field, "failed"))
 
 

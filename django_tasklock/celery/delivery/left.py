@@ -18,6 +18,7 @@ from django.db.models import Model, Q
 
 from django_tasklock.columns import TOKEN
 from django_tasklock.db.forks import no_fork
+from django_tasklock.db.fresh import fresh
 from django_tasklock.db.reconnect import is_row_locked
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.guards.guard import StateGuard, close_failed, has_token_columns, registered
@@ -98,7 +99,8 @@ def _tells_failure(guard: StateGuard) -> bool:
 
 
 def _keys(model: type[Model], where: Q) -> list[Any]:
-    return list(model._base_manager.using(router.db_for_write(model)).filter(where).values_list("pk", flat=True))
+    rows = fresh(model._base_manager.using(router.db_for_write(model)))
+    return list(rows.filter(where).values_list("pk", flat=True))
 
 
 def _close_patiently(left: Left) -> bool:
