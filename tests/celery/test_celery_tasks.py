@@ -260,10 +260,17 @@ class TestRetries:
     )
     def test_what_becomes_of_the_row(self, app, task, error, retried_for, state, sent):
         video = Video.objects.create()
-        task(failing(error), autoretry_for=(retried_for,), dont_autoretry_for=(UnicodeError,)).delay(video.pk)
+        retries = {"autoretry_for": (retried_for,), "dont_autoretry_for": (UnicodeError,)}
+        task(failing(error), acks_late=True, **retries).delay(video.pk)
         app.run()
         assert states(video)[0] == state
         assert len(app.all()) == sent
+
+    def test_what_was_acknowledged_early_is_not_requeued_and_its_row_is_failed(self, app, task):
+        video = Video.objects.create()
+        task(failing(Reject("busy machine", requeue=True))).delay(video.pk)
+        app.run()
+        assert states(video)[0] == "failed"
 
     @pytest.mark.parametrize(
         ("options", "tries"),
