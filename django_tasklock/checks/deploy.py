@@ -13,7 +13,8 @@ from django.db import DatabaseError, connections, router
 
 from django_tasklock.backends import LockStore
 from django_tasklock.backends.contract.refusals import is_local_fault
-from django_tasklock.checks.store import is_kind, valid_backend
+from django_tasklock.checks.store import check_backend, is_kind, valid_backend
+from django_tasklock.db.reconnect import serves_nobody
 from django_tasklock.db.session import migrate_command
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.operations import overdue_sweep
@@ -26,7 +27,7 @@ PROBE_LEASE = 10_000  # ms
 def check_store(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
     """Report W010: unreachable. E005: refused. W013: may evict locks."""
     valid = valid_backend()
-    if valid is None or is_kind(valid[1], "database"):
+    if valid is None or is_kind(valid[1], "database") or any(one.is_serious() for one in check_backend()):
         return []
     _, backend = valid
     found: list[checks.CheckMessage] = []
@@ -96,7 +97,7 @@ def check_sweeps(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
 
 
 def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report W010: the database is unreachable. W011: a table or a column of this app is missing."""
+    """Report W010: the database is unreachable. E005: it refuses. W011: a table or a column of this app is missing."""
     valid = valid_backend()
     needed = valid is not None and is_kind(valid[1], "database")
     missing: dict[str, str] = {}  # missing table or column -> database alias
@@ -112,6 +113,9 @@ def check_tables(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMes
             if not needed:
                 return []
             what = " ".join(str(error).split())
+            if not serves_nobody(connection, error):
+                text = f"The database {connection.alias!r}, where the locks are, does not let us lock: {what}"
+                return [checks.Error(text, hint="Change what it complains of.", id="tasklock.E005")]
             text = f"The database {connection.alias!r}, where the locks are, cannot be reached: {what}"
             return [checks.Warning(text, hint="Is it up, and are its settings right?", id="tasklock.W010")]
         finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.conf import settings as django_settings
@@ -52,6 +53,8 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
             from django_tasklock.backends.redis.location import database_of
 
             database_of(settings.location)
+        if is_kind(backend, "redis") or is_kind(backend, "quorum") or in_redis(settings, backend):
+            _check_options(settings.LOCATION)
     except ImproperlyConfigured as error:
         return [checks.Error(str(error), hint="See TASKLOCK in the settings.", id="tasklock.E002")]
     if path.endswith(".cache.CacheBackend"):
@@ -72,6 +75,16 @@ def check_backend(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMe
             )
         ]
     return []
+
+
+def _check_options(locations: str | Sequence[str]) -> None:
+    """Raise ``ImproperlyConfigured`` for an option with which no connection to a Redis can be made."""
+    from django_tasklock.backends.redis.cluster import is_cluster, urls_of
+    from django_tasklock.backends.redis.location import check_options
+
+    for location in [locations] if isinstance(locations, str) else locations:
+        for url in urls_of(location) if is_cluster(location) else [location]:
+            check_options(url)
 
 
 def check_shared(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:

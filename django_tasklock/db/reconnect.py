@@ -42,12 +42,21 @@ _LOSSES = {"55P03": _LOCKED, "40001": _OVERTAKEN, "40P01": _OVERTAKEN}  # lock_t
 _LOSSES_MYSQL = {1205: _LOCKED, 1020: _OVERTAKEN, 1213: _OVERTAKEN}  # lock wait timeout, record changed, deadlock
 _BUSY_SQLITE = frozenset({5, 6})  # busy, locked
 _OUT_OF_STEP = 2014  # MySQL: a time limit interrupted a query, and its result was never read
-# Errors of a server, or of this machine, that accepts no connection of this client but serves others: PostgreSQL's
-# clients have no code for them. In other languages they are not recognized.
-_NO_ROOM = re.compile(
-    "too many|slots are reserved|no more connections|max_user_connections|authentication failed|access denied",
+# How PostgreSQL's clients, which have no code for it, say that nobody answers as they connect, or that the server is
+# starting up. Whatever else they say concerns this client: a password, a name, TLS. With several hosts they say both.
+_SILENT = re.compile(
+    "refused|timed out|timeout expired|reset by peer|broken pipe|closed the connection|no route to|unreachable"
+    "|is down|cannot connect|starting up|shutting down|recovery mode|not yet accepting|connection is (lost|closed)"
+    "|connection (already|has been) closed",
     re.IGNORECASE,
 )
+_REFUSED = re.compile(
+    "too many|slots are reserved|no more connections|authentication|pg_hba|does not exist|permission denied"
+    "|no such file|host name|resolve host|support SSL|certificate|SSL error",
+    re.IGNORECASE,
+)
+_NOWHERE = re.compile(r"\((2|13)\)")
+"""How MySQL's clients say that the path of a socket does not exist, or is forbidden."""
 _AT_ONCE = 100  # dropped connections that are taken from a pool and replaced without a pause
 
 
@@ -181,12 +190,18 @@ def is_row_locked(error: Exception) -> bool:
 
 def serves_nobody(connection: BaseDatabaseWrapper, error: Exception) -> bool:
     """Return whether the database serves no client, as far as known. False: it refused this statement, or this client,
-    or a pool had no connection in time, whatever the cause.
+    which may be mistaken about a name, a password or TLS; it is a file; or a pool had no connection in time, whatever
+    the cause.
 
     To be called after ``run_with_retries`` raised ``error``: then a connection that cannot be used any more is closed.
     """
-    refused = connection.connection is not None or _is_read_only(connection, error) or _NO_ROOM.search(str(error))
-    return not refused and not _had_none(error)
+    if connection.connection is not None or _had_none(error):
+        return False
+    if state := _state(error):
+        return state.startswith(_DROPPED)
+    if isinstance(code := _mysql_code(connection, error), int):
+        return code in _DROPPED_MYSQL and not _NOWHERE.search(str(error))
+    return bool(_SILENT.search(str(error))) and not _REFUSED.search(str(error))
 
 
 def _had_none(error: Exception) -> bool:

@@ -282,14 +282,25 @@ class TestRefusals:
         connection.ensure_connection()
         with connection.execute_wrapper(raising(ProgrammingError)):
             self.refused("planted")
-        for says in ("FATAL:  sorry, too many clients already", "Access denied for user 'a'"):
+        for says in (
+            "FATAL:  sorry, too many clients already",
+            "Access denied for user 'a'",
+            'FATAL:  password authentication failed for user "a"',
+            'FATAL:  database "a" does not exist',
+            "failed to resolve host 'a': .Errno -2. Name or service not known",
+            "server does not support SSL, but SSL was required",
+            'connection to server on socket "/nowhere/.s.PGSQL.5432" failed: No such file or directory',
+            'could not translate host name "a": unknown; connection to server at "b" failed: Connection refused',
+            "unable to open database file",
+        ):
             connection.close()
             with unreachable(10, says):
                 self.refused(says)
-        connection.close()
-        with unreachable(10), pytest.raises(BackendUnavailable) as caught:
-            backend.acquire(an_ask("video:1"))
-        assert caught.value.down is True, "nobody reaches it"
+        for says in ("connection refused", "connection timeout expired", "FATAL:  the database system is starting up"):
+            connection.close()
+            with unreachable(10, says), pytest.raises(BackendUnavailable) as caught:
+                backend.acquire(an_ask("video:1"))
+            assert caught.value.down is True, "nobody reaches it"
 
     def test_a_file_that_somebody_else_writes_to(self, backend):
         if connection.vendor != "sqlite":

@@ -31,6 +31,7 @@ from django_tasklock.types import (
 )
 from tests.support import quorum
 from tests.support.proxy import Proxy, anything, scripts
+from tests.support.redis_server import free_port
 from tests.support.stores import PATIENCE, an_ask, be_patient, eventually, granted
 
 pytestmark = pytest.mark.redis
@@ -321,6 +322,16 @@ class TestLateAnswers:
 def test_the_same_server_twice_has_one_vote():
     with pytest.raises(ImproperlyConfigured, match="localhost:7001 twice"):
         quorum.of(["redis://localhost:7001/0", "redis://127.0.0.1:7001/1", "redis://localhost:7002/0"])
+
+
+@pytest.mark.parametrize(("others", "down"), [("redis://127.0.0.1:{}", True), ("unix:///nowhere/{}", False)])
+def test_down_is_a_majority_that_nobody_reaches(others, down):
+    """Two that this client cannot ask may be a majority to another one, together with the third."""
+    store = quorum.of([others.format(free_port()), others.format(free_port()), f"redis://127.0.0.1:{free_port()}"])
+    with pytest.raises(BackendUnavailable) as caught:
+        store.get("a")
+    assert caught.value.down is down
+    store.close()
 
 
 def test_the_check_names_the_instances_that_do_not_answer(backend, proxies, settings):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import secrets
+import socket
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +18,7 @@ import redis
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 
-from django_tasklock import BackendUnavailable, TaskLock
+from django_tasklock import BackendUnavailable, TaskLock, task_lock
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.redis import RedisBackend
 from django_tasklock.backends.redis.location import pool_of
@@ -87,6 +89,87 @@ def test_tls_to_whom_is_trusted_only(tls: tuple[Proxy, Path], configure: Any, da
     configure(LOCATION=proxy.url)
     with pytest.raises(BackendUnavailable, match=r"(?i)certificate|Error 1 connecting"):
         TaskLock(name).acquire()
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("rediss://127.0.0.1:{tls}", "CERTIFICATE_VERIFY_FAILED"),
+        ("rediss://127.0.0.1:{tls}?ssl_cert_reqs=CERT_NONE", "Certificate Requirements"),
+        ("rediss://127.0.0.1:{tls}?ssl_ca_certs=/nowhere.pem", "No such file"),
+        ("redis://127.0.0.1:{tls}", "speaks TLS: write rediss://"),
+        ("rediss://127.0.0.1:{port}?ssl_cert_reqs=none", "does not speak TLS: write redis://"),
+        ("redis://127.0.0.1:{port}?sokcet_timeout=1", "sokcet_timeout"),
+        ("redis://nowhere:{port}", "Name or service not known"),
+        ("redis://127.0.0.1:{port}/99", "DB index is out of range"),
+        ("unix:///nowhere/redis.sock", "No such file"),
+        ("rediss+cluster://127.0.0.1:{tls}", "CERTIFICATE_VERIFY_FAILED"),
+    ],
+)
+def test_what_only_this_client_cannot_do_is_no_outage(
+    tls: tuple[Proxy, Path],
+    server: RedisServer,
+    configure: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    url: str,
+    says: str,
+) -> None:
+    """Other clients are served, and may hold the lock: no body runs without it."""
+    resolve = socket.getaddrinfo
+
+    def getaddrinfo(host: str, *more: Any, **options: Any) -> Any:
+        if host == "nowhere":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return resolve(host, *more, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    configure(LOCATION=url.format(tls=tls[0].port, port=server.port), ON_UNAVAILABLE="run")
+    ran: list[bool] = []
+    work = task_lock(name)(lambda: ran.append(True))
+    try:
+        raise LookupError("what the caller handles is no reason")
+    except LookupError:
+        with pytest.raises(BackendUnavailable, match=says) as caught:
+            work()
+    assert not caught.value.down
+    assert not ran
+
+
+@contextlib.contextmanager
+def saying(words: bytes) -> Iterator[str]:
+    """The URL of a server that says this to everybody, and closes the connection."""
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = listener.accept()
+                with client:
+                    client.sendall(words)
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=serve, daemon=True)
+        thread.start()
+        yield f"redis://127.0.0.1:{listener.getsockname()[1]}"
+        listener.shutdown(socket.SHUT_RDWR)
+    thread.join(60)
+
+
+def test_an_outage_is_one_whatever_the_caller_handles(configure: Any, name: str) -> None:
+    with saying(b"") as url:
+        configure(LOCATION=url, ON_UNAVAILABLE="run")
+        try:
+            raise FileNotFoundError(2, "of the caller's own")
+        except FileNotFoundError:
+            assert task_lock(name)(lambda: "ran")() == "ran"
+
+
+def test_what_answers_and_is_no_redis(configure: Any, name: str) -> None:
+    with saying(b"HTTP/1.0 400 Bad Request\r\n") as url:
+        configure(LOCATION=url)
+        with pytest.raises(BackendUnavailable, match="HTTP/1.0 400") as caught:
+            TaskLock(name, on_unavailable="run").acquire()
+        assert not caught.value.down
 
 
 # --- by CACHES alias

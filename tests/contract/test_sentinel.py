@@ -86,6 +86,23 @@ def test_a_url_has_the_servers_user(watch: Watched, configure: Any, name: str) -
             store.execute_command("ACL", "DELUSER", "somebody")
 
 
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("redis+sentinel://127.0.0.1:{port}/another/3", "know no service 'another'"),
+        ("rediss+sentinel://127.0.0.1:{port}/{service}/3", "add sentinel_ssl=false"),
+        ("redis+sentinel://127.0.0.1:{port}/{service}/3?sentinel_password=a", "AuthenticationError"),
+    ],
+)
+def test_what_sentinels_refuse_this_client_is_no_outage(
+    watch: Watched, configure: Any, name: str, url: str, says: str
+) -> None:
+    configure(LOCATION=url.format(port=watch.port, service=SERVICE))
+    with pytest.raises(BackendUnavailable, match=says) as caught:
+        TaskLock(name, on_unavailable="run").acquire()
+    assert not caught.value.down
+
+
 def test_what_stands_in_a_url() -> None:
     url = (
         "redis+sentinel://me:secret@[::1],b:26380/my%2Fmaster/5?sentinel_username=s&sentinel_password=t%26"

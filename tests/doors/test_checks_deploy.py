@@ -18,6 +18,7 @@ from django_tasklock.checks import TAG
 from django_tasklock.decorators import locks as decorators
 from django_tasklock.guards.guard import Guarded
 from django_tasklock.models import LockRow, SweepEntry
+from tests.support.dropping import unreachable
 from tests.support.guards import MEMORY, ONCE, no_guards, only_guards
 from tests.testapp.models import Video
 
@@ -137,21 +138,20 @@ class TestTables:
 
 
 class TestNoDatabase:
-    @pytest.fixture
-    def silent(self, monkeypatch):
-        from django.db.utils import OperationalError
-
-        def refuse():
-            raise OperationalError("connection refused\n\tIs the server running?")
-
-        monkeypatch.setattr(connection, "cursor", refuse)
-
-    @pytest.mark.usefixtures("silent")
-    def test_w010(self, settings):
+    @pytest.mark.parametrize(
+        ("says", "id", "what"),
+        [
+            ("connection refused\n\tIs the server running?", "W010", "cannot be reached"),
+            ('FATAL:  database "a" does not exist', "E005", "does not let us lock"),
+        ],
+    )
+    def test_w010_and_e005(self, settings, says, id, what):
         settings.TASKLOCK = DATABASE
-        (message,) = found("W010")
-        assert "The database 'default', where the locks are, cannot be reached" in message.msg
-        assert message.msg.endswith("connection refused Is the server running?")
+        connection.close()
+        with unreachable(10, says):
+            (message,) = found(id)
+        assert f"The database 'default', where the locks are, {what}" in message.msg
+        assert message.msg.endswith(" ".join(says.split()))
 
 
 class TestUndecided:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,7 +18,16 @@ from django.core.exceptions import ImproperlyConfigured
 from django_tasklock.backends.cache.alias import PrivateCache, cache_key
 from django_tasklock.backends.contract.codec import holder_of, json_object
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.refusals import FULL, NO_ROOM, NOBODY, chain, is_local_fault
+from django_tasklock.backends.contract.refusals import (
+    FULL,
+    MISTAKES,
+    NO_ROOM,
+    NOBODY,
+    OUTAGES,
+    chain,
+    is_local_fault,
+    is_mistake,
+)
 from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.db.reconnect import close_dropped, serves_nobody
@@ -39,11 +49,13 @@ FENCE_TTL = 86_400  # seconds for which the last fence of a name is remembered
 TALLY_TTL = 86_400  # seconds for which a counter lives after its last change
 MARGIN = 0.1  # the last part of a lease, at most a second, in which the lock is not deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is remembered
-_REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "ResponseError"})
+_REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "InvalidResponse", "ResponseError"})
 """Names of errors of Redis clients: the server refuses this client or command. It serves others, which may hold the
 lock."""
 _SERVES_NO_CLIENT = frozenset({"BusyLoadingError", "ClusterDownError"})
 """Names of errors of a server that answers, but serves no client."""
+_CONNECTING = re.compile(r"Error (-?\d+) connecting to ")
+"""How redis-py says that a connection could not be made."""
 
 
 class CacheBackend(LockStore):
@@ -239,6 +251,8 @@ class CacheBackend(LockStore):
         If the error shows neither an outage nor a refusal, a key is read to find out; for a database, whose table may
         be missing, a connection is opened.
         """
+        if isinstance(error, MISTAKES) or type(error).__name__ == "RedisError":  # an option that its client refuses
+            return False
         for one in chain(error):
             kinds = {kind.__name__ for kind in type(one).__mro__}
             if kinds & _SERVES_NO_CLIENT or str(one).startswith(NOBODY):
@@ -246,7 +260,9 @@ class CacheBackend(LockStore):
             if kinds & _REFUSES or FULL in str(one):  # to redis-py some of these are lost connections
                 return False
             if isinstance(one, OSError):
-                return one.errno not in NO_ROOM
+                return not is_mistake(one) and one.errno not in NO_ROOM
+            if connecting := _CONNECTING.match(str(one)):  # django-redis has lost the cause
+                return int(connecting[1]) in OUTAGES
         database = self.private.database
         if database is not None:
             close_dropped(database)  # or each later verb of this thread would find it dropped

@@ -168,10 +168,11 @@ class Instances:
         first = errors[0] if errors else TOO_LATE.error
         assert first is not None
         missing = f"{self.needed} are needed" if said < self.needed else f"but no {self.needed} of them agree"
+        down = sum(error.down for error in errors)
         error = BackendUnavailable(
             f"{said} of {len(answers)} Redis instances answered, {missing}: {first}",
             doubt=said > 0 or any(error.doubt for error in errors),
-            down=first.down,
+            down=len(answers) - down < self.needed,  # otherwise the others may be a majority to somebody else
         )
         error.__cause__ = first
         return error

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import encodings.idna  # noqa: F401  # the first host lookup would import it, again in each forked child
-import socket
 import sys
 from collections import deque
 from collections.abc import Sequence
@@ -18,10 +17,19 @@ from typing import Any
 
 import redis
 from redis.exceptions import NoScriptError, RedisError
+from redis.sentinel import MasterNotFoundError
 
-from django_tasklock.backends.contract.refusals import FULL
-from django_tasklock.backends.redis.errors import MISTAKES, NotConnected, is_final, unavailable, was_answered
-from django_tasklock.backends.redis.location import pools
+from django_tasklock.backends.contract.refusals import MISTAKES
+from django_tasklock.backends.redis.errors import (
+    NotConnected,
+    concerns_us_alone,
+    is_final,
+    serves_nobody,
+    unavailable,
+    was_answered,
+)
+from django_tasklock.backends.redis.handshake import explain, speaks_plainly
+from django_tasklock.backends.redis.location import TIMEOUT, pools
 from django_tasklock.backends.redis.script import Script
 
 MAX_IDLE = 16  # idle connections kept
@@ -29,7 +37,6 @@ MAX_IDLE_SECONDS = 60.0  # after which an unused connection is closed
 RESTED = 0.005
 """Seconds idle after which a connection is checked before it is used: a server that was restarted has closed it, and
 a command that is not sent on a dead connection need not be sent twice."""
-HANDSHAKE_TIMEOUT = 0.1  # seconds to wait for what a server says before the client has sent anything
 
 
 class Client:
@@ -59,7 +66,7 @@ class Client:
             return self.exchange(connection, script, keys, args), False
         except (RedisError, OSError) as error:
             doubt = doubt and not was_answered(error)
-            if is_final(error) or (doubt and not again):
+            if is_final(error) or isinstance(error, NotConnected) or (doubt and not again):
                 raise unavailable(error, doubt) from error
         self.clear()  # the idle connections are as old as the one that failed
         sent = False
@@ -154,12 +161,23 @@ def _is_quiet(connection: Any) -> bool:
 
 def connect(pool: redis.ConnectionPool) -> Any:
     """Return a new connection, authenticated, its database selected. No other connection is left open, nor any after an
-    interruption. Raises redis-py's errors, and ``OSError``.
+    interruption. Raises redis-py's errors, and ``OSError``; ``NotConnected`` if other clients may well be connected.
     """
+    handled, began = sys.exception(), monotonic()
     try:
         return _connect(pool)
+    except NotConnected:
+        raise
+    except MasterNotFoundError as error:
+        if reason := _no_primary(pool, began + TIMEOUT):
+            raise reason from error
+        raise
     except MISTAKES as error:
         raise NotConnected(error) from error
+    except (RedisError, OSError) as error:
+        if concerns_us_alone(error, handled):
+            raise NotConnected(error) from error
+        raise
 
 
 def _connect(pool: redis.ConnectionPool) -> Any:
@@ -173,39 +191,38 @@ def _connect(pool: redis.ConnectionPool) -> Any:
                 sentinels.disconnect(inuse_connections=False)
     except BaseException as error:
         throw_away(connection)
-        if _lost_in_handshake(error) and _is_full(connection, error):
-            raise redis.ConnectionError(FULL) from error
+        if isinstance(error, RedisError) and (reason := explain(connection, error)):
+            raise reason from error
         raise
     return connection
+
+
+def _no_primary(pool: Any, ends: float) -> NotConnected | None:
+    """Return why Sentinels name no primary, if it is a mistake of this client's: they know no such service, or none
+    lets us ask. They are asked until ``ends`` (monotonic): redis-py has done so, and keeps no errors.
+    """
+    service, known, refusal = str(pool.service_name), None, None
+    for sentinel in pools(pool)[1:]:
+        host, port = sentinel.connection_kwargs["host"], sentinel.connection_kwargs["port"]
+        try:
+            if monotonic() > ends:  # each that speaks no TLS has spent it
+                if issubclass(sentinel.connection_class, redis.SSLConnection) and speaks_plainly((host, port)):
+                    raise NotConnected("a Sentinel does not speak TLS: add sentinel_ssl=false to the URL")
+                continue
+            connection = connect(sentinel)
+            try:
+                known = bool(known or ask(connection, "SENTINEL", "GET-MASTER-ADDR-BY-NAME", service))
+            finally:
+                throw_away(connection)
+        except (RedisError, OSError) as error:
+            if not serves_nobody(error):
+                refusal = refusal or (error if isinstance(error, NotConnected) else NotConnected(error))
+    if known is None:
+        return refusal
+    return None if known else NotConnected(f"the Sentinels know no service {service!r}")
 
 
 def throw_away(connection: Any) -> None:
     """Close a connection, ignoring errors."""
     with contextlib.suppress(RedisError, OSError):
         connection.disconnect()
-
-
-def _lost_in_handshake(error: BaseException) -> bool:
-    """Tell whether a connection was established, and lost before the handshake was complete."""
-    return type(error) is redis.ConnectionError and " connecting to " not in str(error)
-
-
-def _is_full(connection: Any, error: BaseException) -> bool:
-    """Tell whether ``error``, raised while connecting, means that the server accepts no more clients.
-
-    The server sends that and closes; if the client has sent anything by then, the message is lost
-    with the connection. So connect once more, and only read.
-    """
-    if FULL in str(error):
-        return True
-    try:
-        if path := getattr(connection, "path", ""):
-            probe = socket.socket(socket.AF_UNIX)
-            probe.settimeout(HANDSHAKE_TIMEOUT)
-            probe.connect(path)
-        else:
-            probe = socket.create_connection((connection.host, connection.port), HANDSHAKE_TIMEOUT)
-        with probe:
-            return FULL.encode() in probe.recv(256)
-    except OSError:
-        return False

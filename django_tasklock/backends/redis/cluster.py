@@ -165,7 +165,8 @@ class ClusterClient:
                     self._take_over(address, self._ask(address))
                     return
                 except (RedisError, OSError) as error:
-                    trouble = trouble or error
+                    if trouble is None or (serves_nobody(trouble) and not serves_nobody(error)):
+                        trouble = error
                 if monotonic() > ends:
                     break
             raise trouble or redis.ConnectionError("no node of the cluster is known")

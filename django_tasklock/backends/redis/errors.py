@@ -7,12 +7,13 @@ from redis.exceptions import (
     AuthorizationError,
     BusyLoadingError,
     ClusterDownError,
+    InvalidResponse,
     ReadOnlyError,
     RedisError,
     ResponseError,
 )
 
-from django_tasklock.backends.contract.refusals import FULL, NOBODY, is_local_fault
+from django_tasklock.backends.contract.refusals import FULL, NOBODY, chain, is_local_fault, is_mistake
 from django_tasklock.exceptions import BackendUnavailable
 
 NO_PASSWORD = ("NOAUTH", "unauthenticated")
@@ -20,19 +21,29 @@ NO_PASSWORD = ("NOAUTH", "unauthenticated")
 request of more than ten arguments is not read."""
 
 
-# Of Python's own, because any other exception may come from a signal handler: a soft time limit, for example.
-MISTAKES = (ArithmeticError, AttributeError, ImportError, LookupError, RuntimeError, TypeError, ValueError)
-"""Errors that a wrong option, a credential provider or a certificate causes as a connection is made."""
-
-
 class NotConnected(RedisError):
     """A connection could not be made, and neither the network nor the server is the reason.
 
-    For example a credential provider, an option or a certificate. Another process may well be connected.
+    For example a credential provider, an option, a certificate or a name. Another process may well be connected.
     """
 
-    def __init__(self, error: Exception) -> None:
-        super().__init__(f"{type(error).__name__}: {error}")
+    def __init__(self, error: Exception | str) -> None:
+        super().__init__(error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+
+
+def concerns_us_alone(error: Exception, handled: BaseException | None) -> bool:
+    """Tell whether ``error``, raised while connecting, is a mistake of this client's, and no outage.
+
+    ``handled``: what the caller was handling, which is no reason for it.
+    """
+    if type(error) is RedisError:  # an option that redis-py refuses
+        return True
+    for one in chain(error):
+        if one is handled:
+            break
+        if isinstance(one, OSError):
+            return is_mistake(one)
+    return False
 
 
 def unavailable(error: BaseException, doubt: bool = False) -> BackendUnavailable:
@@ -57,7 +68,8 @@ def serves_nobody(error: BaseException) -> bool:
     """Tell whether the server serves no client, as far as is known. False: it refused this request, or this client."""
     if isinstance(error, BusyLoadingError | ClusterDownError) or str(error).startswith(NOBODY):
         return True  # MASTERDOWN is recognized by its text
-    if isinstance(error, ResponseError | AuthenticationError | AuthorizationError | NotConnected) or FULL in str(error):
+    refusals = ResponseError | InvalidResponse | AuthenticationError | AuthorizationError | NotConnected
+    if isinstance(error, refusals) or FULL in str(error):
         return False
     return not is_local_fault(error)
 

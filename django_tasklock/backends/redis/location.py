@@ -25,8 +25,10 @@ from django.conf import settings as django_settings
 from django.core.cache import caches
 from django.core.exceptions import ImproperlyConfigured
 from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
 from redis.retry import Retry
 
+from django_tasklock.backends.contract.refusals import MISTAKES
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.texts import without_password
 
@@ -70,6 +72,21 @@ def pool_of(location: str) -> redis.ConnectionPool:
         ) from error
 
 
+def check_options(location: str) -> None:
+    """Raise ``ImproperlyConfigured`` if no connection can be made with the options of ``location``, whatever answers
+    there. Connects to nothing.
+    """
+    for pool in pools(pool_of(location)):
+        try:
+            pool.connection_class(**pool.connection_kwargs)
+        except (*MISTAKES, RedisError) as error:
+            hint = "see its query, or the OPTIONS of its cache alias"
+            if "Certificate Requirements" in str(error):
+                hint = "write ssl_cert_reqs=none, optional or required: CERT_NONE is Celery's spelling of none"
+            what = f"TASKLOCK['LOCATION'] has an option that redis-py refuses: {error}; {hint}"
+            raise ImproperlyConfigured(what) from error
+
+
 def _discard_cache(alias: str) -> None:
     # Some versions of django-redis fail to close a client they could not create, and Django closes all its caches.
     with contextlib.suppress(AttributeError):
@@ -105,6 +122,12 @@ def _source(location: str) -> redis.ConnectionPool:
 
 def _named_pool(location: str) -> redis.ConnectionPool:
     if location.startswith(URL_SCHEMES):
+        database = "" if location.startswith("unix:") else urlsplit(location).path.strip("/")
+        if database and not database.isdigit():  # redis-py would take database 0
+            raise ImproperlyConfigured(
+                f"TASKLOCK['LOCATION'] {without_password(location)!r} must end with the number of a database, not with"
+                f" {database!r}: redis://host:port/1"
+            )
         return redis.ConnectionPool.from_url(location)
     if location.startswith(SENTINEL_SCHEMES):
         return sentinel_pool(location)

@@ -70,6 +70,27 @@ FAULTS = [
         "tests/contract/test_database_backend.py -k permits",
     ),
     Fault(
+        "backends/redis/client.py",
+        "a certificate that does not verify is an outage, in which bodies run without their locks",
+        "        if concerns_us_alone(error, handled):",
+        "        if False:",
+        "tests/contract/test_redis_compat.py -k outage",
+    ),
+    Fault(
+        "backends/redis/errors.py",
+        "what the caller handles makes a mistake of an outage",
+        "        if one is handled:",
+        "        if False:",
+        "tests/contract/test_redis_compat.py -k outage",
+    ),
+    Fault(
+        "backends/quorum/asking.py",
+        "a majority that refuses only this client is down",
+        "            down=len(answers) - down < self.needed,",
+        "            down=bool(down),",
+        "tests/contract/test_quorum.py -k down_is",
+    ),
+    Fault(
         "backends/memory/leases.py",
         "two have one lock",
         "            elif len(live) < request.limit and name not in table.queues:",
