@@ -59,11 +59,24 @@ def check_decoratable(function: Any) -> None:
 def check_is_over(function: Any, result: Any) -> None:
     """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun, or is not over.
 
-    That is what ``check_has_begun`` refuses, and a future that is not done: an ``asyncio`` task, or the future of a
-    pool of threads or processes. Its body would run without the lock, so it is cancelled, unless a pool runs it
-    already.
+    That is what ``check_has_begun`` refuses; a response that streams; a ``map`` or a ``filter``; and a future that is
+    not done: an ``asyncio`` task, or the future of a pool of threads or processes. Its body would run without the lock,
+    so it is closed or cancelled, unless a pool runs it already. A response that is rendered later is accepted: its
+    context is what the body has found.
     """
     check_has_begun(function, result)
+    if getattr(result, "streaming", False) is True:  # Django's, and whatever is one of them
+        with contextlib.suppress(AttributeError):
+            result.close()
+        raise TaskLockError(
+            f"{_called(function)} returned a {type(result).__name__}, which is sent after its lock was released: lock"
+            " in the generator that it streams, 'with TaskLock(name):' around its loop, or return an HttpResponse"
+        )
+    if isinstance(result, map | filter):
+        raise TaskLockError(
+            f"{_called(function)} returned a {type(result).__name__}, which would call its function after its lock:"
+            " return a list of it"
+        )
     if not isinstance(result, FUTURES) or result.done():
         return
     kind = type(result).__name__
@@ -81,7 +94,8 @@ def check_is_over(function: Any, result: Any) -> None:
 
 
 def check_has_begun(function: Any, result: Any) -> None:
-    """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun: an awaitable or a generator.
+    """Raise ``TaskLockError`` if ``result`` stands for a body that has not begun: an awaitable, or the generator of any
+    function. A generator expression is a valid result.
 
     ``is_async`` and ``check_decoratable`` do not recognize one behind the plain wrapper of another decorator.
     """
@@ -97,14 +111,15 @@ def check_has_begun(function: Any, result: Any) -> None:
     body = result.gen if type(result).__module__ == "contextlib" and hasattr(result, "gen") else result
     if not isinstance(body, GeneratorType | AsyncGeneratorType):
         return
+    if body.__name__ == "<genexpr>":
+        return
     code = body.gi_code if isinstance(body, GeneratorType) else body.ag_code
-    # A generator expression is a valid result; the body of the function as a generator is not.
     called = without_partial(inspect.unwrap(without_partial(function)))
-    if code in (getattr(called, "__code__", None), getattr(call_of(called), "__code__", None)):
-        raise TaskLockError(
-            f"{_called(function)} is a generator behind another decorator: its body would run after its lock, or its"
-            " turn; lock inside of it instead"
-        )
+    own = code in (getattr(called, "__code__", None), getattr(call_of(called), "__code__", None))
+    what = "is a generator behind another decorator" if own else f"returned the generator {body.__name__}"
+    raise TaskLockError(
+        f"{_called(function)} {what}: its body would run after its lock, or its turn; lock inside of it instead"
+    )
 
 
 def _called(function: Any) -> str:

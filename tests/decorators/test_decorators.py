@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
+import io
 import json
 import logging
 import threading
@@ -14,8 +15,11 @@ from contextlib import ExitStack
 
 import pytest
 from asgiref.sync import async_to_sync
+from django.http import FileResponse, HttpResponse, StreamingHttpResponse
+from django.template.response import SimpleTemplateResponse
 
 from django_tasklock import (
+    ConcurrencyLimiter,
     TaskLock,
     TaskLockAcquireError,
     TaskLockError,
@@ -387,6 +391,74 @@ class TestWhatIsRefused:
             return (number for number in range(3))
 
         assert list(work()) == [0, 1, 2]
+
+    @locks_and_rates
+    def test_the_generator_of_another_function(self, decorate):
+        """Also that of an inner one, whose body has not begun."""
+
+        def work(pk):
+            def rows():
+                yield pytest.fail("it ran")
+
+            return rows()
+
+        with pytest.raises(TaskLockError, match="work returned the generator rows: its body would run after its lock"):
+            decorate(work)(1)
+        assert not held("a")
+
+    @pytest.mark.parametrize("limited", [task_lock("a"), concurrency_limited("a", 2)], ids=["lock", "limiter"])
+    def test_a_response_that_streams(self, limited):
+        """It is sent when the function has returned, so as many would stream at once as there are requests."""
+        closed, file = [], io.BytesIO(b"a file")
+
+        def rows():
+            yield pytest.fail("it ran")
+
+        async def async_rows():
+            yield pytest.fail("it ran")
+
+        for response in (StreamingHttpResponse(rows()), StreamingHttpResponse(async_rows()), FileResponse(file)):
+            response._resource_closers.append(lambda: closed.append(True))
+
+            async def view(response=response):
+                return response
+
+            for function in (limited(lambda response=response: response), async_to_sync(limited(view))):
+                with pytest.raises(TaskLockError, match="Response, which is sent after its lock was released: lock in"):
+                    function()
+        assert len(closed) == 3
+        assert file.closed
+        assert not held("a")
+
+    def test_the_form_that_holds_for_a_response_that_streams(self):
+        def lines():
+            with ConcurrencyLimiter("a", 2, blocking=False):
+                yield b"begun"
+                yield b"over"
+
+        def request():
+            stream = iter(StreamingHttpResponse(lines()))
+            try:
+                return next(stream)
+            except TaskLockAcquireError:
+                return b"refused"
+            finally:
+                together.wait(60)
+
+        together = threading.Barrier(6)
+        with ThreadPoolExecutor(6) as pool:  # a thread for each
+            answers = [one.result() for one in [pool.submit(request) for _ in range(6)]]
+        assert sorted(answers) == [b"begun"] * 2 + [b"refused"] * 4
+
+    def test_a_response_that_does_not(self):
+        """What a template shows is what the body has found."""
+        for response in (HttpResponse("a"), SimpleTemplateResponse("a.html")):
+            assert task_lock("a")(lambda response=response: response)() is response
+
+    def test_what_would_call_a_function_later(self):
+        for result in (map(str, [1]), filter(str, [1])):
+            with pytest.raises(TaskLockError, match="would call its function after its lock: return a list of it"):
+                task_lock("a")(lambda result=result: result)()
 
     @locks_and_rates
     def test_a_coroutine_behind_a_plain_wrapper(self, decorate):

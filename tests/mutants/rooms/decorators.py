@@ -68,6 +68,13 @@ FAULTS = [
     ),
     Fault(
         "decorators/wrapping.py",
+        "a response that streams is a result, and is sent without the lock",
+        '    if getattr(result, "streaming", False) is True:',
+        "    if False:",
+        "tests/decorators/test_decorators.py::TestWhatIsRefused",
+    ),
+    Fault(
+        "decorators/wrapping.py",
         "a task that is not done is a result, and runs on without the lock",
         "    if not isinstance(result, FUTURES) or result.done():",
         "    if True:",
