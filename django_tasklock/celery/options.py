@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, MutableMapping
+import inspect
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
 from inspect import getattr_static
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 from django_tasklock.conf import DEFAULT, Duration, get_settings, milliseconds
@@ -24,6 +26,7 @@ _ONCE_OPTIONS = ("unique", "unique_for", "on_duplicate")
 _LOCK_OPTIONS = ("timeout", "lease", "blocking_timeout", "on_conflict", "on_unavailable", "queue_limit")
 CALL_OPTIONS = ("key", *_LOCK_OPTIONS, *_ONCE_OPTIONS)
 """The options that a single call may set; a task sets them for all of its calls."""
+_TASK_OPTIONS = (*CALL_OPTIONS, "guard", "model", "lookup", "release_connections", "takeovers")
 _PREFIX = "celery_once_"
 _KEYWORDS = ("key", "timeout", "blocking_timeout", "sleep", "enable_wait", "enable_retry")
 _FOREIGN_OPTIONS = {
@@ -67,8 +70,41 @@ def of_task(kind: type[Any]) -> OnceOptions:
     for option, instead in _FOREIGN_OPTIONS.items():
         if not callable(getattr(kind, option, len)):
             raise TaskLockError(f"{where}: {option}= is no option of OnceTask: {instead}")
+    _refuse_misspelt(kind, _TASK_OPTIONS, 0.8)
     found = {option: getattr_static(kind, option) for option in (*_LOCK_OPTIONS, *_ONCE_OPTIONS)}
     return _options(where, found, release_connections=getattr_static(kind, "release_connections"))
+
+
+def _refuse_misspelt(kind: type[Any], options: tuple[str, ...], near_by: float) -> None:
+    """Raise ``TaskLockError`` for an attribute of a task that is a misspelt option: its name is as similar to one, by
+    difflib's measure, and nothing that the project has written for the task reads it.
+    """
+    own = [base for base in kind.__mro__ if base.__module__.partition(".")[0] not in ("celery", "django_tasklock")]
+    theirs = [base for base in kind.__mro__ if base not in own]
+    given = dict.fromkeys(
+        name
+        for base in own
+        if base is not object
+        for name, value in vars(base).items()
+        if not name.startswith("_") and not inspect.isroutine(value) and not any(name in vars(one) for one in theirs)
+    )
+    for name in given:
+        near = get_close_matches(name.lower(), options, 1, near_by)
+        if near and not any(name in _names_in(function) for base in own for function in vars(base).values()):
+            raise TaskLockError(
+                f"task {kind.name}: {name}= is no option, and nothing in the task reads it: did you mean {near[0]}=?"
+            )
+
+
+def _names_in(function: Any) -> Iterator[str]:
+    """Yield the names of attributes that a function reads, and its texts, which may be such names."""
+    function = inspect.unwrap(getattr(function, "__func__", None) or getattr(function, "fget", None) or function)
+    codes = [getattr(function, "__code__", None)]
+    while codes:
+        if isinstance(code := codes.pop(), CodeType):
+            yield from code.co_names
+            yield from (text for text in code.co_consts if isinstance(text, str))
+            codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
 
 
 def of_call(task: Any, overrides: Mapping[str, Any]) -> OnceOptions:
@@ -165,6 +201,8 @@ def refuse_without_base(kind: type[Any]) -> None:
                 f"task {kind.name}: {name}= means nothing to Celery's own tasks: add base=OnceTask (from"
                 f" django_tasklock.celery), or give it to the lock decorator, @task_lock(..., {name}=...)"
             )
+    if kind.name is not None and not any(hasattr(kind, name) for name in ("on_conflict", "on_unavailable")):
+        _refuse_misspelt(kind, ("on_conflict", "on_unavailable"), 0.9)
 
 
 def serializable(options: Mapping[str, Any]) -> dict[str, Any]:

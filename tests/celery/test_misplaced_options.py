@@ -27,6 +27,42 @@ class TestOfATask:
             app.task(**options)
         assert write in str(caught.value)
 
+    @pytest.mark.parametrize(
+        ("option", "meant"),
+        [
+            ("on_conflit", "on_conflict"), ("timeut", "timeout"), ("time_out", "timeout"), ("keys", "key"),
+            ("uniqe", "unique"), ("queue_limits", "queue_limit"), ("onConflict", "on_conflict"), ("gaurd", "guard"),
+            ("takeover", "takeovers"), ("on_unavailible", "on_unavailable"),
+        ],
+    )  # fmt: skip
+    def test_misspelt(self, app, option, meant):
+        """Celery makes an attribute of it, and the default would drop messages."""
+        match = rf"{option}= is no option, and nothing in the task reads it: did you mean {meant}=\?"
+        with pytest.raises(TaskLockError, match=match):
+            app.task(lambda self: None, bind=True, **{option: 5})
+
+        class Base(OnceTask):
+            abstract = True
+
+        setattr(Base, option, 5)
+        with pytest.raises(TaskLockError, match=match):
+            app.task(base=Base)
+
+    def test_misspelt_and_without_the_base(self, app):
+        with pytest.raises(TaskLockError, match=r"on_conflit= is no option.*did you mean on_conflict="):
+            app.task(base=app.app.Task, on_conflit="queue")
+
+    def test_an_attribute_of_the_project_that_its_code_reads(self, app):
+        class Base(OnceTask):
+            abstract = True
+            models = ("a", "b")
+
+            def known(self):
+                return list(self.models)
+
+        task = app.task(lambda self: self.timeouts, base=Base, bind=True, timeouts=(5, 9), timeout_seconds=5)
+        assert (task.timeouts, task.timeout_seconds, task.known()) == ((5, 9), 5, ["a", "b"])
+
     def test_without_the_base(self, app):
         with pytest.raises(
             TaskLockError, match=r"on_conflict= means nothing .* base=OnceTask .*@task_lock\(\.\.\., on_conflict"
