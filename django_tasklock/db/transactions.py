@@ -80,8 +80,8 @@ def warn_uncommitted(name: str) -> None:
         _has_warned = True
         logger.warning(
             "lock %r was released inside of atomic() on database %r: its next holder does not see what was"
-            " written under it, and may overwrite it. Acquire the lock outside of atomic(), or release it with"
-            " transaction.on_commit(lock.release). This warning is logged once per process",
+            " written under it, and may overwrite it. Acquire the lock first, and enter atomic() inside of it; exempt a"
+            " view from ATOMIC_REQUESTS for that. This warning is logged once per process",
             name,
             alias,
         )
