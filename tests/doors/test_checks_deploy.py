@@ -42,7 +42,7 @@ def nothing_else(settings, monkeypatch):
 
 def found(*ids: str):
     """The findings of our checks before a deployment, which must be these."""
-    messages = run_checks(tags=[TAG], include_deployment_checks=True)
+    messages = sorted(run_checks(tags=[TAG], include_deployment_checks=True), key=lambda message: message.id)
     assert [message.id for message in messages] == [f"tasklock.{one}" for one in ids], messages
     for message in messages:  # a sentence, and what to do
         assert "Traceback" not in str(message)
@@ -201,7 +201,7 @@ class TestUndecided:
         def guarded(pk): ...
 
         app.finalize()
-        _, _, message = found("W002", "W025", "W015")
+        _, message, _ = found("W002", "W015", "W025")
         assert message.msg.endswith("no guarded row refuses the second: undecided.")
 
 
