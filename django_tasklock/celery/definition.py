@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from django_tasklock.celery.options import pop_keywords
+from django_tasklock.conf import milliseconds
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
 from django_tasklock.decorators.rates import LimitOfCall
@@ -18,6 +19,9 @@ from django_tasklock.decorators.rows import GuardedRow, GuardedRows
 from django_tasklock.decorators.wrapping import is_async
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import parameters_of
+
+PATIENCE = 1800.0
+"""The default number of seconds for which a message is put off whose body cannot begin."""
 
 
 def body_of(task: Any) -> Callable[..., Any]:
@@ -79,15 +83,33 @@ def refuse_coroutine(kind: Any) -> None:
         )
 
 
+def is_decorated(kind: Any) -> bool:
+    """Return whether the body of a task, or of a task's class, is decorated by this package."""
+    body = body_of(kind)
+    return any(hasattr(body, name) for name in ("lock", "limiter", "rate_limit"))
+
+
+def patience_of(task: Any) -> float:
+    """Return the ``patience`` of a task, or of a task's class, in seconds: how long its messages are put off.
+
+    An attribute of that name is another one's where the task is none of ours. Raises ``TaskLockError`` if it is no
+    duration.
+    """
+    if not (hasattr(task, "once_options") or is_decorated(task)):
+        return PATIENCE
+    return milliseconds(getattr(task, "patience", PATIENCE), f"task {task.name}: patience") / 1000
+
+
 def check_decorated(kind: Any) -> None:
     """Check a task whose body is decorated by this package, when Celery binds the task to its app.
 
-    Raises ``TaskLockError`` for a coroutine function, and for ``{0}`` in a name where it is the task.
+    Raises ``TaskLockError`` for a coroutine function, for ``{0}`` in a name where it is the task, and for a
+    ``patience`` that is no duration.
     """
-    body = body_of(kind)
-    if not any(hasattr(body, name) for name in ("lock", "limiter", "rate_limit")):
+    if not is_decorated(kind):
         return
     refuse_coroutine(kind)
+    patience_of(kind)
     if is_bound(kind):
         _refuse_number_of_self(kind)
 

@@ -75,6 +75,16 @@ class Message:
         return bool((self.request.delivery_info or {}).get("redelivered"))
 
     @property
+    def was_put_off(self) -> bool:
+        """Whether this try was put off because of an error that kept its body from beginning."""
+        return bool((self.header.get("put_off") or (0, -1))[1] == self.retries)
+
+    @property
+    def is_from_transaction(self) -> bool:
+        """Whether it was published inside of ``atomic()``, so that it may have overtaken the commit of its row."""
+        return self.header.get("uncommitted") == self.retries and not self.may_be_restarted
+
+    @property
     def seconds_buffered(self) -> float:
         """Seconds since this worker received the message, which may have been in its buffer; 0 if unknown."""
         received = getattr(self.request, RECEIVED, None)
@@ -117,6 +127,7 @@ class Message:
     def to_signature(self, *, countdown: float | None = None, **header: Any) -> Signature[Any]:
         """Return a signature that sends the message again after ``countdown`` seconds, as the same try."""
         header["again"] = self.retries if self.may_be_restarted else None
+        header.setdefault("put_off", None)  # whatever it is sent for now, what it was put off for is over
         our_header = {key: value for key, value in {**self.header, **header}.items() if value is not None}
         # Celery sends this on only from 5.7.
         options: dict[str, Any] = {"ignore_result": not self.wants_result}

@@ -65,6 +65,8 @@ def write_header(sender: Any = None, headers: Any = None, body: Any = None, **de
     if task is not None and "at" not in header and not fields.get("eta"):  # not if it is sent again, or due later
         warn_uncommitted(task, header)
     retries = fields.get("retries") or 0
+    if task is not None and _overtakes_row(task):
+        header["uncommitted"] = retries
     if (header.get("at") or (0, -1))[1] != retries:
         header["at"] = (time.time(), retries)
     if is_page:
@@ -90,11 +92,10 @@ def warn_uncommitted(task: Any, header: Mapping[str, Any]) -> None:
     ``header``: our header of the message. A guarded task is judged by the database of its rows, a ``unique`` one by
     all.
     """
-    if task.name in _warned or not (databases := open_transactions()):
+    if task.name in _warned or not open_transactions():
         return
-    model = _guarded_model(task)
-    if model is not None and router.db_for_write(model) in databases:
-        harm = "a worker that gets the message before the commit does not find its row"
+    if _overtakes_row(task):
+        harm = "a worker that gets the message before the commit does not find its row, or finds its former state"
     elif "unique" in header:
         harm = "a worker may run it before the commit, and after a rollback as well"
     else:
@@ -111,6 +112,14 @@ def warn_uncommitted(task: Any, header: Mapping[str, Any]) -> None:
 def forget() -> None:
     """Let ``warn_uncommitted`` warn of each task once more."""
     _warned.clear()
+
+
+def _overtakes_row(task: Any) -> bool:
+    """Return whether a message of ``task`` may arrive before the commit of its guarded row."""
+    if not (databases := open_transactions()):
+        return False
+    model = _guarded_model(task)
+    return model is not None and router.db_for_write(model) in databases
 
 
 def _guarded_model(task: Any) -> type[Model] | None:

@@ -110,7 +110,8 @@ def pass_on(app: Any, ended: Iterable[Any], heir: Any = None) -> dict[str, Any]:
     """
     wanted = None if heir is None else _limit_of(app, heir)
     taken: dict[str, Any] = {}
-    carried = [(found["time"], found["token"], each) for each in ended if (found := peek_reservation(each))]
+    known = ((peek_reservation(each) or {}, each) for each in ended)
+    carried = [(found["time"], found["token"], each) for found, each in known if found.get("token")]
     for moment, token, each in sorted(carried, key=lambda one: one[0]):
         limit = _limit_of(app, each)
         if limit is None:
@@ -148,20 +149,16 @@ def on_postrun(sender: Any = None, task_id: str = "", **details: Any) -> None:
     cancel_reservation(sender, sender.request, details.get("args"), details.get("kwargs"))
 
 
-def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Wait until the body of the worker's current task may start. Return False for any other call.
-
-    Raises ``Retry`` if that is later, ``RateLimitExceeded`` if it is too late.
-    """
+def next_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Turn | None:
+    """Return the turn of the body of the worker's current task, once; ``None`` for any other call."""
     task: Any = get_current_worker_task()
     if task is None or not task.request.id or task.request.is_eager or get_current_task() is not task:
-        return False
+        return None
     state = state_of(task.request)
     if rate_limit_of(task) is not limited or state.had_turn:
-        return False
+        return None
     state.had_turn = True
-    Turn(task, limited, args, kwargs).take()
-    return True
+    return Turn(task, limited, args, kwargs)
 
 
 class Turn:
@@ -196,6 +193,11 @@ class Turn:
             return
         wait = reservation.wait
         self._send_again(wait, {"time": reservation.time.timestamp(), "token": reservation.move()}, began)
+
+    def unbooked(self) -> dict[str, Any]:
+        """Return what our header carries of a turn that could not be booked. That time does not count as a wait."""
+        left = {} if self.blocking_timeout is None else {"left": self.blocking_timeout}
+        return reservation_header({"token": "", "time": 0.0, **left}, self.message.retries, self.missed)
 
     def _reserve(self) -> Reservation:
         """Restore the message's reservation, or make one."""

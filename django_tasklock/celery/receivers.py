@@ -67,7 +67,7 @@ class CeleryHost(host.Host):
     """The host of a Celery process: it knows the current task, and runs decorated functions as a part of it."""
 
     runs_task: Any = staticmethod(get_current_worker_task)
-    take_turn: Any = staticmethod(rates.take_turn)
+    take_turn: Any = staticmethod(callers.take_turn)
     current_task: Any = staticmethod(current_task)
     will_retry: Any = staticmethod(will_retry)
     join: Any = staticmethod(callers.join)

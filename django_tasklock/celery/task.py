@@ -13,7 +13,7 @@ from celery.contrib.django.task import DjangoTask
 from celery.utils import uuid
 
 from django_tasklock.celery import options
-from django_tasklock.celery.definition import body_of, refuse_coroutine
+from django_tasklock.celery.definition import PATIENCE, body_of, patience_of, refuse_coroutine
 from django_tasklock.celery.fingerprint import fingerprint_name
 from django_tasklock.celery.message import (
     HEADER,
@@ -110,6 +110,9 @@ class OnceTask(_DjangoTask):
     run for longer than an hour."""
     takeovers: ClassVar[int] = 3
     """How often a message whose worker died is started again; after that it fails with ``CrashLoop``."""
+    patience: ClassVar[Duration] = PATIENCE
+    """For how long a message is put off whose body cannot begin, because the store refuses, the database is down or the
+    row is locked; after that it fails. The write that closes its row is tried for as long."""
 
     acks_late = True
     """Whether a message is acknowledged when its run has ended, so that it comes back if its worker dies. ``None``:
@@ -140,6 +143,7 @@ class OnceTask(_DjangoTask):
         cls.once_options = options.of_task(cls)
         if type(cls.takeovers) is not int or cls.takeovers < 0:
             raise TaskLockError(f"{where}: takeovers must be a number, 0 or more, not {cls.takeovers!r}")
+        patience_of(cls)
         if (cls.guard is None) != (cls.model is None):
             raise TaskLockError(f"{where}: guard and model go together")
         key, cls.guarded = inspect.getattr_static(cls, "key"), None

@@ -294,7 +294,7 @@ def _wait(connection: BaseDatabaseWrapper, attempts: int, ends: float) -> None:
             _close(connection)
         else:
             if attempts > 1:  # it is reachable, and has refused the statement again
-                time.sleep(max(0.0, min(pause * attempts, 1.0, ends - time.monotonic())))
+                time.sleep(max(0.0, min(pause * attempts, 10.0, ends - time.monotonic())))
             return
         if time.monotonic() + pause >= ends:
             return

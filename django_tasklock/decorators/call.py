@@ -7,8 +7,11 @@ import os
 from collections.abc import Awaitable, Callable
 from typing import Any, Self
 
+from django.db import InterfaceError, InternalError, OperationalError
+
 from django_tasklock.context import Block, ensure_enclosing_held
 from django_tasklock.db.connections import Scope
+from django_tasklock.db.reconnect import PATIENCE
 from django_tasklock.db.threads import run_to_end
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import (
@@ -31,6 +34,9 @@ logger = logging.getLogger("django_tasklock")
 Skipped = dict[str, Any]
 """The result of a call whose body was not run."""
 
+
+HINDRANCES = (BackendUnavailable, LockLost, OperationalError, InterfaceError, InternalError)
+"""The errors of stores and databases that keep a body from beginning, whatever it is. They may go away."""
 
 LONG = 3600.0
 """A body that may run for longer than this, in seconds, holds no unused database connections. The default timeout."""
@@ -102,14 +108,20 @@ class Caller:
         """What the row keeps of a body that was stopped from outside, so that it is found if nobody runs it again."""
         self.action = "skip" if call.on_conflict == "skip" else "raise"
         """What a busy lock is counted as; empty: ``on_busy`` asks once more, and that is counted."""
+        self.closing_patience = PATIENCE
+        """For how many seconds the write is tried that closes the row."""
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run ``body`` and return its result, or the result of a call that is skipped."""
         call = self.call
         with Scope(call.release_connections) as scope:
-            taken = self.before() or call.lock.take(self.wait, action=self.action)
-            if isinstance(taken, Refusal):
-                taken = self.on_busy(taken)
+            try:
+                taken = self.before() or call.lock.take(self.wait, action=self.action)
+                if isinstance(taken, Refusal):
+                    taken = self.on_busy(taken)
+            except HINDRANCES as error:
+                self.hindered(error)
+                raise
             if not isinstance(taken, Lease):
                 return taken
             with Holding(self, taken) as lease:
@@ -117,11 +129,14 @@ class Caller:
                 with Closing(self, lease) as closing:
                     try:
                         closing.claim_row()
+                        self.on_claimed()
+                        scope.close_idle()
+                        ensure_enclosing_held()  # the call may have waited for long inside of other locks
                     except GuardRejected as error:
                         return self._rejected(error)
-                    self.on_claimed()
-                    scope.close_idle()
-                    ensure_enclosing_held()  # the call may have waited for long inside of other locks
+                    except HINDRANCES as error:
+                        self.hindered(error)
+                        raise
                     call.begun = True
                     return body()
 
@@ -162,13 +177,14 @@ class Caller:
     def on_claimed(self) -> None:
         """Check, now that its row is claimed as well, whether the body may be started; if not, raise."""
 
-    def await_row(self, error: GuardRejected) -> None:
-        """Postpone a call whose row does not exist, by an exception. Returns where a call cannot be postponed."""
+    def hindered(self, error: Exception) -> None:
+        """Put a call off, by an exception, whose body could not begin. Returns where a call cannot be put off.
 
-    def row_locked(self, error: GuardRejected) -> None:
-        """Do what ``on_conflict`` says if another transaction has locked the row. Returns if the call is skipped."""
-        if self.call.on_conflict != "skip":
-            raise error
+        ``error``: one of ``HINDRANCES``, or that another transaction has locked the row.
+        """
+
+    def await_row(self, error: GuardRejected) -> None:
+        """Put a call off, by an exception, whose row may not be committed yet. Returns where that is not the case."""
 
     def will_retry(self, error: BaseException) -> bool:
         """Tell whether the body that ended with ``error`` will be run again, so that its row stays claimable."""
@@ -187,11 +203,13 @@ class Caller:
 
     def _rejected(self, error: GuardRejected) -> Skipped:
         """Return the result of a call whose row cannot be claimed, or raise."""
-        if error.reason == "missing":
-            self.await_row(error)
         if error.reason == "row_locked":
-            self.row_locked(error)
-        elif self.call.on_conflict in ("raise", "wait"):
+            self.hindered(error)
+            raises = self.call.on_conflict != "skip"
+        else:
+            self.await_row(error)
+            raises = self.call.on_conflict in ("raise", "wait")
+        if raises:
             raise error
         state = error.state
         return {
@@ -239,6 +257,7 @@ class Closing:
             self.claim = Claim(row.model, row.key, row.guard, lease.token, row.lookup)
             self.claim.releases = call.release_connections
             self.claim.mark = caller.mark
+            self.claim.closing_patience = caller.closing_patience
 
     def claim_row(self) -> None:
         """Claim the row, if there is one. Raises ``GuardRejected``."""
@@ -294,6 +313,7 @@ class Closing:
             if stopped or self.caller.will_retry(error):
                 claim.give_back()
             elif not isinstance(error, Exception):
+                claim.closing_patience = PATIENCE  # the process ends
                 claim.leave()
             else:
                 claim.fail()

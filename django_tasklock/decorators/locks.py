@@ -181,7 +181,8 @@ def model_lock(
     "invalid_state", "state": ..., ...}``, with the ``reason`` ``"missing"`` if there is no such row, or, with
     ``on_conflict="raise"`` or ``"wait"``, raises ``GuardRejected``. As the body of a Celery task, a call without a row
     is tried again for the guard's ``missing_timeout``; then the task fails with ``GuardRejected``. If another
-    transaction has the row locked for more than two seconds, ``on_conflict`` decides, with the reason ``"row_locked"``.
+    transaction has the row locked for more than two seconds, the message of a task is put off, and any other call is
+    skipped with the reason ``"row_locked"``, or raises unless ``on_conflict="skip"``.
     In the body, ``current_claim()`` writes to the row.
 
     The claim excludes a second body also where the store is down and the policy ``"run"`` goes on without the lock.

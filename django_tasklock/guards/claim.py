@@ -72,6 +72,8 @@ class Claim:
     """Whether a write closes the connection of this thread if it has opened it."""
     mark = ""
     """What an interrupted claim leaves in place of its token, so that its row is found; empty: nothing."""
+    closing_patience = PATIENCE
+    """For how many seconds the write is tried that ends the claim: the work is done, and nobody else can say so."""
 
     def __init__(self, model: type[Model], key: Any, guard: StateGuard, token: str, lookup: str = PK) -> None:
         self.model = model
@@ -127,9 +129,10 @@ class Claim:
                 raise _locked(self.model, self.pk, error) from error
             self.taken = True
             self._watch_deletions()
-        except BaseException:
+        except BaseException as error:
             if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
-                self._close_interrupted(self._closing(self.guard.retry, self.mark), "given_back", ours)
+                patience = self.closing_patience if isinstance(error, errors_of(connection)) else 0.0
+                self._close_interrupted(self._closing(self.guard.retry, self.mark), "given_back", ours, patience)
             raise
 
     def update(self, **values: Any) -> None:
@@ -266,8 +269,8 @@ class Claim:
             text = f"{self.key!r} is not how {self.model._meta.label} spells the key of its row, which has one lock"
             raise TaskLockError(f"{text}; pass the value that the row has in it: {stored!r}")
 
-    def _close_interrupted(self, values: dict[str, Any], why: Why, ours: bool) -> None:
-        """Close the row after an exception from a signal handler interrupted the claim, or the closing write.
+    def _close_interrupted(self, values: dict[str, Any], why: Why, ours: bool, patience: float = 0.0) -> None:
+        """Close the row after an error, or an exception of a signal handler, interrupted the claim or the closing.
 
         ``ours``: the caller has no transaction, so the connection, which is in an unknown state, may be closed.
         """
@@ -275,7 +278,7 @@ class Claim:
             if ours:
                 connections[self.using].close()
             change = Change(self.guard.field, why)
-            self._resilient(lambda again: write(self.rows(), self.pk, values, change=change))
+            self._resilient(lambda again: write(self.rows(), self.pk, values, change=change), patience=patience)
         except Exception:
             logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field, ""))
 
@@ -284,7 +287,7 @@ class Claim:
         ours = not in_callers_transaction(connections[self.using])
         try:
             if values:
-                self._write(values, why, within=not ours)
+                self._write(values, why, within=not ours, patience=self.closing_patience)
                 self._closed = True
             elif not self.valid:
                 raise self._refused(self.guard.field)
@@ -303,7 +306,13 @@ class Claim:
         return self.guard.state_values(state) | ({TOKEN: mark} if self.has_columns else {})
 
     def _write(
-        self, values: dict[str, Any], why: Why | None, *, again: bool = True, within: bool | None = None
+        self,
+        values: dict[str, Any],
+        why: Why | None,
+        *,
+        again: bool = True,
+        within: bool | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         if not values:
             return
@@ -319,7 +328,7 @@ class Claim:
                 change.tell(self.using)
             return written
 
-        if not self._resilient(attempt, again=again, patience=PATIENCE, within=within):
+        if not self._resilient(attempt, again=again, patience=patience, within=within):
             raise self._refused(*(field for field in values if field != TOKEN))
         if self.guard.field in values:
             self._state = values[self.guard.field]

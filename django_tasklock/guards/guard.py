@@ -69,7 +69,8 @@ class StateGuard:
     runs. ``done``, ``failed``: the closing states; ``None`` leaves the state as it is. ``retry``: the state of a row
     whose body will be run again, by default ``claim_as`` if that is claimable, otherwise the first of ``claim_from``.
     ``missing_timeout``: seconds for which the message of a Celery task is tried again while its row does not exist, as
-    its transaction may not be committed yet; then the task fails.
+    its transaction may not be committed yet; then the task fails. A message that was published inside of ``atomic()``
+    is also tried again while the state does not fit; then it is skipped.
 
     ``StateGuard()`` has no states. It claims any row that exists and is not excluded, also one that another claim has,
     and writes only the two columns of ``GuardedModel``, by which the row refuses the earlier claim.

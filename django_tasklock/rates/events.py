@@ -41,7 +41,10 @@ def refused(terms: Terms, wait: int, max_wait: int) -> RateLimitExceeded:
     """Report that a call is not allowed in time, and return the error. ``wait``, ``max_wait``: microseconds."""
     seconds = wait / 1_000_000
     rates = ", ".join(map(str, terms.rates))
-    why = f"the next reservation is in {seconds:.3f} s, it may take {max_wait / 1_000_000:g} s"
+    why = (
+        f"the next reservation is in {seconds:.3f} s, it may take {max_wait / 1_000_000:g} s; to wait for longer, raise"
+        " max_wait= of the limit, and blocking_timeout= of the call if it has one"
+    )
     error = RateLimitExceeded(f"rate limit {terms.name!r} ({rates}): {why}", name=terms.name, retry_after=seconds)
     # A caller that does not want to wait expects to be refused.
     logger.log(logging.INFO if max_wait else logging.DEBUG, "refused: %s", error)

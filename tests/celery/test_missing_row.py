@@ -13,7 +13,7 @@ from django.db import connection, transaction
 
 from django_tasklock import GuardRejected, StateGuard, TaskLock, TaskLockError, model_lock
 from django_tasklock.backends.memory import reset
-from django_tasklock.celery.delivery import run as delivery
+from django_tasklock.celery.delivery import defer as delivery
 from tests.support.guards import MEMORY
 from tests.support.once_app import OnceApp, once_app
 from tests.testapp.models import Video

@@ -465,13 +465,15 @@ class TestSpread:
 
 @pytest.mark.quick
 def test_a_message_that_cannot_be_sent_again_for_its_turn(app, name, monkeypatch):
-    """It fails with the broker's error, and its reservation counts as used: the broker may have it."""
+    """It fails with the broker's error after its patience, and its reservation is used: the broker may have it."""
 
     def failing(self, *arguments, **options):
         raise OperationalError("the broker is down") from ConnectionResetError("lost")
 
     limiter = full(RateLimiter(name, "1/5m"), 1)
-    limited(app, name).delay()
+    task = limited(app, name)
+    task.patience = 0.001
+    task.delay()
     monkeypatch.setattr(Producer, "publish", failing)
     state, error = app.run()
     assert (state, str(error)) == ("FAILURE", "the broker is down")

@@ -11,7 +11,6 @@ from django.db import OperationalError, connection
 
 from django_tasklock import GuardRejected, StaleClaim, TaskLock, TaskLockError, model_lock
 from django_tasklock.db import reconnect
-from django_tasklock.guards import claim as claims
 from django_tasklock.operations import Actor, release_lock
 from django_tasklock.signals import claim_rejected
 from tests.support.guards import GUARD, elsewhere, heard, locked_row, states, take
@@ -127,8 +126,8 @@ class TestTheEnd:
 
     def test_it_is_sent_three_times_however_long_each_takes(self, monkeypatch):
         monkeypatch.setattr(reconnect, "CONTENDED", 0)
-        monkeypatch.setattr(claims, "PATIENCE", 1e-9)
         claim = take(Video.objects.create())
+        claim.closing_patience = 1e-9
         left = 2
 
         def refuses(execute, sql, params, many, context):

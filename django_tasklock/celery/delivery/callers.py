@@ -9,23 +9,26 @@ from __future__ import annotations
 import logging
 import random
 from collections.abc import Mapping
-from typing import Any, Literal, cast
+from typing import Any, Literal, NoReturn, cast
 
 from celery._state import _task_stack, get_current_task, get_current_worker_task  # type: ignore[attr-defined]
 from celery.exceptions import Ignore, Reject
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.definition import limiters_of, lock_of, row_of
-from django_tasklock.celery.delivery.defer import resolve
+from django_tasklock.celery import rates
+from django_tasklock.celery.definition import limiters_of, lock_of, patience_of, row_of
+from django_tasklock.celery.delivery.defer import put_off, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.run import TaskCaller
 from django_tasklock.celery.host import is_continued
 from django_tasklock.celery.message import Message, header_of, left_mark, predecessor_request
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import STATE, state_of
+from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.decorators.concurrency import PermitOfCall
-from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.decorators.rates import LimitOfCall
+from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
@@ -59,6 +62,23 @@ def join(decorated: object, call: Call) -> Caller | None:
     return NestedCaller(call)
 
 
+def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Wait until the body of the worker's current task may start. Return False for any other call.
+
+    Raises ``Retry`` if that is later, or not known now; ``RateLimitExceeded`` if it is too late.
+    """
+    turn = rates.next_turn(limited, args, kwargs)
+    if turn is None:
+        return False
+    try:
+        turn.take()
+        ensure_enclosing_held()
+    except (BackendUnavailable, LockLost) as error:
+        turn.message.carry(**{rates.RATE: turn.unbooked()})
+        put_off(turn.message, error)
+    return True
+
+
 def tenant_of(decorated: object) -> str | None:
     """Return the tenant of the publisher, for the call of the worker's current task body."""
     task: Any = get_current_worker_task()
@@ -85,6 +105,7 @@ class HelperCaller(Caller):
         task = get_current_worker_task()
         if task is not None and task.request.id and not task.request.is_eager:
             self.mark = left_mark(task.name, task.request.id)
+            self.closing_patience = patience_of(task)
 
     def will_retry(self, error: BaseException) -> bool:
         """Tell whether the helper's error says so by itself; of an eager task, whether Celery would retry it."""
@@ -243,6 +264,10 @@ class PermitTaskCaller(Caller):
             word = "retry"
         seconds = min(FIRST_DELAY * 2.0 ** min(self.message.header.get("waits", 0), 16), LONGEST_DELAY)
         return resolve(self.call, self.message, refusal.error, word, seconds * random.uniform(1.0, 1.25))
+
+    def hindered(self, error: Exception) -> NoReturn:
+        """Put the message off."""
+        put_off(self.message, error)
 
     def _has_own_permit(self) -> bool:
         """Return whether an earlier delivery of this message has a permit. Permits of dead processes are freed."""

@@ -1,23 +1,28 @@
-"""What is done with a message whose lock is busy: it is rejected, or sent again with a countdown.
+"""What is done with a message whose body cannot begin now: it is rejected, or sent again with a countdown.
 
-*Published* implies *ran, is parked, or is recorded as skipped, rejected or coalesced*.
+*Published* implies *ran, is parked, or is recorded as skipped, rejected or coalesced*. A message fails for what its
+body did; an error that keeps the body from beginning puts it off, until that has lasted for the task's ``patience``.
 """
 
 from __future__ import annotations
 
 import logging
 import random
+import time
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 from celery.app.task import Task
 from celery.exceptions import Retry
 
+from django_tasklock import counts
 from django_tasklock.celery.broker import shortest_countdown, visibility_timeout
 from django_tasklock.celery.canvas import end_without_run
+from django_tasklock.celery.definition import patience_of
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.rates import cancel_reservation
+from django_tasklock.celery.rates import RATE, cancel_reservation, pop_reservation
 from django_tasklock.celery.sending import send
-from django_tasklock.celery.state import Rejected
+from django_tasklock.celery.state import Parked, Rejected
 from django_tasklock.decorators.call import Call, Skipped
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError, TaskLockError
 from django_tasklock.locks import events
@@ -26,6 +31,9 @@ logger = logging.getLogger("django_tasklock")
 
 FIRST_DELAY = 1.0  # seconds until the first new attempt
 LONGEST_DELAY = 60.0  # the longest: a free lock stays unused for so long if only this message waits for it
+Put = Callable[..., NoReturn]
+"""What puts a message where it waits, with the arguments of ``defer``."""
+FIRST_PAUSE = 0.5  # seconds until the first new attempt of a message that is put off, or whose row is not there
 
 
 def reject(error: TaskLockError, message: Message) -> NoReturn:
@@ -57,10 +65,46 @@ def resolve(
     return call.skip_or_raise(error)
 
 
+def put_off(message: Message, error: Exception, *, put: Put | None = None, **header: Any) -> NoReturn:
+    """Send the message again, because ``error`` is not its body's and has kept that from beginning.
+
+    It keeps its reservation. ``put``: what is done in place of ``defer``. Raises ``Retry`` or ``Parked``; ``error``,
+    which then says so, once this has lasted for the task's ``patience``.
+    """
+    patience = patience_of(message.task)
+    header[RATE] = pop_reservation(message.request)
+    try:
+        defer_within(message, patience, str(error), "put_off", put, **header)
+    except (Retry, Parked) as again:
+        counts.count(counts.PUT_OFF, counts.clean_kind(message.task.name))
+        logger.warning("%s[%s] is put off: %s", message.task.name, message.id, again)
+        raise
+    error.args = (f"{error}; the message was put off for {patience:g} s, its task's patience",)
+    raise error
+
+
+def defer_within(
+    message: Message, patience: float, why: str, since: str, put: Put | None = None, **header: Any
+) -> None:
+    """Defer the message if its first such attempt is less than ``patience`` seconds ago.
+
+    The pauses grow with the time since then: half a second, the same, 1, 2, 4 seconds and so on, up to a minute.
+    ``since``: the field of our header with that time, and with the number of the try. ``put``: as for ``put_off``.
+    """
+    now = time.time()
+    first, retries = message.header.get(since) or (now, message.retries)
+    if retries != message.retries:
+        first = now
+    waited = max(0.0, now - first)
+    if waited < patience:
+        pause = min(max(FIRST_PAUSE, waited), LONGEST_DELAY, patience - waited)
+        (put or defer)(message, why, pause, **{since: (first, message.retries)}, **header)
+
+
 def defer(message: Message, why: str, seconds: float | None = None, **header: Any) -> NoReturn:
     """Send the message again, as ``send_again`` does. Uses no retry. Raises ``Retry``."""
     cancel_reservation(message.task, message.request)
-    seconds = send_again(message, seconds, put_back=None, **header)
+    seconds = send_again(message, seconds, **{"put_back": None, **header})
     raise Retry(f"{why}, again in {seconds:.1f} s", when=seconds)  # type: ignore[arg-type]
 
 

@@ -55,7 +55,8 @@ class Earlier:
     """The earlier deliveries of a message.
 
     ``comes_again``: whether a delivery that finds another one alive sends its message once more, in case that one is
-    interrupted: the broker's copy may be this one. ``row``: the row that the call claims.
+    interrupted, as the broker's copy may be this one, or is none: a request to the store that failed, and had taken the
+    lock all the same. ``row``: the row that the call claims.
     """
 
     def __init__(self, message: Message, row: GuardedRow | None = None, *, comes_again: bool) -> None:
@@ -145,7 +146,7 @@ class Earlier:
             get_backend().tally(f"again:{self.mark}")
         except BackendUnavailable as error:  # without the mark, the result decides
             logger.warning("%s: it is not marked as delivered again: %s", self._who, error)
-        seconds = send_again(self.message)
+        seconds = send_again(self.message, put_off=self.message.header.get("put_off"))
         discard(self.message, f"another delivery of it runs, again in {seconds:.1f} s", refusal.error)
 
     def is_ours(self, record: Record) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.database.names import key_of
-from django_tasklock.celery.delivery.defer import defer
+from django_tasklock.celery.delivery.defer import defer, put_off
 from django_tasklock.celery.delivery.duplicates import Earlier, discard
 from django_tasklock.celery.message import Message
 from django_tasklock.celery.queue import line, rows
@@ -40,6 +40,8 @@ class Line:
         self.queue_limit = queue_limit
         self._row: Row | None = None
         self._is_alone = False
+        self.has_begun = False
+        """Whether the message has left the table, because its run begins."""
 
     @cached_property
     def number(self) -> int:
@@ -65,6 +67,7 @@ class Line:
             self.check_row()
             if self._row is not None:
                 rows.remove_unchanged(self._row)
+        self.has_begun = True
         if self.on_conflict == "coalesce" and not promoted:
             self.message.carry(**self._replace_older(heir=self.message.request))
 
@@ -133,9 +136,8 @@ class Line:
         try:
             self._write_row()
         except DOWN as error:
-            logger.warning("lock %r: the message could not be parked, the broker keeps it: %s", self.name, error)
             line.leave(self.name, message.id)
-            defer(message, f"lock {self.name!r} is busy")
+            put_off(message, error, put_back=message.header.get("put_back"))
         try:
             self._end_replaced()
         except DOWN as error:
@@ -144,6 +146,21 @@ class Line:
         if not self._flag_holder():
             self.promote_next()
         raise Parked(f"parked behind lock {self.name!r}")
+
+    def put_off(self, error: Exception) -> NoReturn:
+        """Put the message off: it waits in the table, in its place, until a promoter finds that its lock can be taken.
+
+        One whose run has begun has left its place, and waits in the broker.
+        """
+        put_off(self.message, error, put=None if self.has_begun else self._wait_in_table)
+
+    def _wait_in_table(self, message: Message, why: str, seconds: float, **header: Any) -> NoReturn:
+        try:
+            self._write_row(**header)
+        except (*DOWN, TaskLockAcquireError):  # there is no table, or no place in it
+            # One that was promoted comes back as such, for as long as its row is in the table.
+            defer(message, why, seconds, put_back=message.header.get("put_back"), **header)
+        raise Parked(f"{why}; it is parked behind lock {self.name!r}")
 
     def await_turn(self, seconds: float, **header: Any) -> tuple[int, int] | None:
         """Write the row of a message that waits in the broker for its turn at a rate limit, for so long.

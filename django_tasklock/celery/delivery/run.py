@@ -8,14 +8,14 @@ lock in hand: is the work done already, and how often was it, or its row, begun?
 from __future__ import annotations
 
 import logging
-import time
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NoReturn, cast
 
 from celery._state import get_current_worker_task
 
 from django_tasklock.backends import get_backend
-from django_tasklock.celery.delivery.defer import defer, reject, resolve
+from django_tasklock.celery.definition import patience_of
+from django_tasklock.celery.delivery.defer import defer_within, put_off, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.message import Message, left_mark
@@ -32,8 +32,6 @@ from django_tasklock.locks.lock import TaskLock
 
 logger = logging.getLogger("django_tasklock")
 
-FIRST_PAUSE = 0.5  # seconds until a message whose row is missing is tried again
-
 
 class TaskCaller(Caller):
     """A worker that calls a task's own body for a message.
@@ -48,7 +46,8 @@ class TaskCaller(Caller):
         self.message = message = message or Message(get_current_worker_task())
         self.lock.task = Task(message.task.name, message.id, message.try_number)
         self.mark = left_mark(message.task.name, message.id)
-        self.earlier = Earlier(message, call.row, comes_again=message.acks_late)
+        self.closing_patience = patience_of(message.task)
+        self.earlier = Earlier(message, call.row, comes_again=message.acks_late or message.was_put_off)
         self.line: Line | None = None
         """The messages that wait for the same lock in the database, with ``queue`` and ``coalesce``."""
         if call.on_conflict in ("queue", "coalesce"):
@@ -146,38 +145,33 @@ class TaskCaller(Caller):
         """Note that whoever sets the row back gives it all its starts again."""
         self.earlier.row_failed = True
 
-    # The guarded row cannot be claimed
+    # The body cannot begin
 
-    def row_locked(self, error: GuardRejected) -> None:
-        """Do what ``on_conflict`` says; ``queue`` and ``coalesce`` send the message again, as ``retry`` does."""
-        word = self._word()
-        if word in ("retry", "queue", "coalesce"):
-            defer(self.message, str(error))
-        if word == "reject" and not self.message.in_canvas:
-            reject(error, self.message)
-        if word in ("raise", "wait"):
-            raise error
+    def hindered(self, error: Exception) -> NoReturn:
+        """Put the message off, whatever ``on_conflict`` says: nobody else does its work."""
+        if self.line is not None:
+            self.line.put_off(error)
+        put_off(self.message, error)
 
     def await_row(self, error: GuardRejected) -> None:
         """Send the message again, as the transaction that creates its row may still be open; or fail after a while.
 
-        The pauses grow with the time since the first try: half a second, the same, 1, 2, 4 seconds and so on.
+        If it was published inside of a transaction, that may also be about to change the state of a row that does not
+        fit. The call ends by that state if it stays so.
         """
         assert self.call.row is not None
-        patience, now = self.call.row.guard.missing_timeout, time.time()
-        since, retries = self.message.header.get("missing") or (now, self.message.retries)
-        if retries != self.message.retries:  # of an earlier try, which had found its row
-            since = now
-        waited = max(0.0, now - since)
-        if waited < patience:
-            pause = min(max(FIRST_PAUSE, waited), patience - waited)
-            defer(self.message, str(error), pause, missing=(since, self.message.retries))
-        raise GuardRejected(
-            f"{error}, and it was not created within {patience:g} s. If the transaction that creates it also publishes"
-            " the task, publish that with delay_on_commit(), or in transaction.on_commit()",
-            name=error.name,
-            reason=error.reason,
-        )
+        is_missing = error.reason == "missing"
+        if not (is_missing or self.message.is_from_transaction):
+            return
+        patience = self.call.row.guard.missing_timeout
+        defer_within(self.message, patience, str(error), "row_awaited")
+        if is_missing:
+            raise GuardRejected(
+                f"{error}, and it was not created within {patience:g} s. If the transaction that creates it also"
+                " publishes the task, publish that with delay_on_commit(), or in transaction.on_commit()",
+                name=error.name,
+                reason=error.reason,
+            )
 
     # The end
 

@@ -12,6 +12,13 @@ FAULTS = [
     ),
     Fault(
         "guards/claim.py",
+        "a task's closing write is given up after seconds",
+        "within=not ours, patience=self.closing_patience)",
+        "within=not ours)",
+        "tests/celery/test_put_off.py::TestTheDatabase",
+    ),
+    Fault(
+        "guards/claim.py",
         "the epoch is not compared",
         "            return rows.filter(**token, **{EPOCH: self.epoch})",
         "            return rows.filter(**token)",
