@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from django_tasklock.backends.contract.stores import LeaseStore, Waiter
 from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.exceptions import BackendUnavailable
@@ -17,7 +19,11 @@ Answer = tuple[float, Grant | Busy, float | None]
 ``None``: that was the first request."""
 
 
-def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
+Free = Callable[[Busy], bool]
+"""Frees what a dead process has left in the way, and returns whether it did: then it is worth asking again at once."""
+
+
+def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float, free: Free) -> Answer:
     """Acquire the lock, waiting for at most ``wait`` seconds.
 
     Once the store has said that the lock is busy, an outage does not end the wait: the waiter asks until ``wait`` is
@@ -36,6 +42,8 @@ def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) ->
                 if isinstance(answer, Grant) or sent >= schedule.ends:
                     return sent, schedule.complete(answer), schedule.waited
                 seconds = schedule.after_busy(answer)
+                if free(answer):
+                    continue
             ensure_enclosing_held()
             handed = waiter.wait(seconds)
             if handed is not None and monotonic() < sent + handed.ttl / 2000:
@@ -44,7 +52,7 @@ def acquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) ->
         waiter.leave()
 
 
-async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: float) -> Answer:
+async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: float, free: Free) -> Answer:
     """Do what ``acquire_within`` does, for coroutines."""
     waiter = backend.waiter(request)
     schedule = Schedule(waiter, wait)
@@ -59,6 +67,8 @@ async def aacquire_within(backend: LeaseStore, request: AcquireRequest, wait: fl
                 if isinstance(answer, Grant) or sent >= schedule.ends:
                     return sent, schedule.complete(answer), schedule.waited
                 seconds = schedule.after_busy(answer)
+                if await backend.in_thread(free, answer):
+                    continue
             ensure_enclosing_held()
             handed = await waiter.await_(seconds)
             if handed is not None and monotonic() < sent + handed.ttl / 2000:

@@ -64,6 +64,12 @@ def count_expired(lease: Granted, answer: Grant | Busy) -> None:
         counts.count(_COUNTED[lease.backend.noun].expired, lease.counted_as, number=answer.expired)
 
 
+def holder_died(freed: Record, name: str, noun: str = "lock") -> None:
+    """Report that a holder's process is dead and its lock was freed for that, before its lease would have ended it."""
+    log(logging.WARNING, "%s %r: %s died, it is free", noun, name, freed.holder)
+    counts.count(_COUNTED[noun].expired, freed.holder.kind)
+
+
 def count_busy(lease: Lease) -> None:
     """Count that the lock is busy."""
     if not lease.on_busy:
@@ -72,11 +78,6 @@ def count_busy(lease: Lease) -> None:
         counts.count(f"{counts.CONFLICT}:{lease.on_busy}", lease.counted_as)
     else:
         counts.count(counts.REFUSED, lease.counted_as)
-
-
-def count_forced(removed: Record, noun: str = "lock") -> None:
-    """Count that a lock was taken from its holder."""
-    counts.count(_COUNTED[noun].forced, removed.holder.kind)
 
 
 def acquired(lock: Named, lease: Lease) -> None:
@@ -140,7 +141,7 @@ def unavailable(name: str, error: BackendUnavailable, action: str, noun: str = "
 
 def forced(name: str, record: Record, noun: str = "lock") -> None:
     """Report that a lock was released by force. Its holder goes on running."""
-    count_forced(record, noun)
+    counts.count(_COUNTED[noun].forced, record.holder.kind)
     removed = lock_info(record)
     log(
         logging.WARNING,

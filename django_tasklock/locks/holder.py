@@ -13,10 +13,7 @@ from pathlib import Path
 
 from django_tasklock import host
 from django_tasklock.process import check_process
-from django_tasklock.types import Holder, Record
-
-RENEWED = 250
-"""Milliseconds by which the expiry of a lock must be before its timeout, for it to have a lease that is renewed."""
+from django_tasklock.types import Holder
 
 _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes a new one for each call
 
@@ -24,13 +21,17 @@ _encode = json.JSONEncoder(separators=(",", ":")).encode  # ``json.dumps`` makes
 def holder_json(task: host.Task | None = None, row: str = "", *, limit: int = 0, kind: str = "") -> str:
     """Return this process and its task, by default the running one, as a JSON object: see ``Holder``."""
     check_process()
-    if task is None and host.current.runs_task():
-        task = host.current.current_task()
+    task = task or running_task()
     known = dict(_process())
     if task is not None:
         known |= {"task": task.name, "task_id": task.id, "retries": task.retries}
     known |= {"row": row, "limit": limit, "kind": kind}
     return _encode({key: value for key, value in known.items() if value})
+
+
+def running_task() -> host.Task | None:
+    """Return the task whose body runs here; ``None``: none does."""
+    return host.current.current_task() if host.current.runs_task() else None
 
 
 def message_json(task: str, task_id: str) -> str:
@@ -70,17 +71,6 @@ def runs(pid: int) -> bool:
         return False
     state = _state(pid)
     return state is None or state[0] not in "ZX"
-
-
-def abandoned(record: Record) -> bool:
-    """Tell whether the holder's process is known to be dead and the lock may be released for that.
-
-    A lock without a lease, as the plain functions acquire it, is not abandoned: it may be meant to outlive its process.
-    A lock of another machine expires with its lease.
-    """
-    ttl = record.ttl
-    leased = ttl is not None and record.until - record.now > ttl + RENEWED
-    return leased and bool(record.token) and alive(record.holder) is False
 
 
 def _exists(pid: int) -> bool | None:

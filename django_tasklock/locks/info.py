@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from django_tasklock.exceptions import TaskLockAcquireError
+from django_tasklock.locks.holder import alive
 from django_tasklock.texts import printable
 from django_tasklock.types import LATEST, Busy, LockInfo, Record, fingerprint
 
@@ -37,8 +38,15 @@ def busy_error(name: str, busy: Busy) -> TaskLockAcquireError:
     if busy.record is None:
         return TaskLockAcquireError(f"lock {name!r} is held", name=name)
     info = lock_info(busy.record)
-    text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {left_in_words(info)}"
+    text = f"lock {name!r} is held by {info.holder} for {info.held_for:.1f} s, {_ends(busy.record, info)}"
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)
+
+
+def _ends(record: Record, info: LockInfo) -> str:
+    """Return in words when it ends: of a dead holder, when its lease does."""
+    if alive(record.holder) is False and info.ttl is not None:
+        return f"its process has ended, so it is free in {info.ttl:.0f} s"
+    return left_in_words(info)
 
 
 def left_in_words(info: LockInfo) -> str:
@@ -55,6 +63,6 @@ def all_taken(name: str, limit: int, busy: Busy) -> TaskLockAcquireError:
     info = lock_info(busy.record)
     text = (
         f"limiter {name!r}: none of {limit} permits is free; one is held by {info.holder} for {info.held_for:.1f} s,"
-        f" {left_in_words(info)}"
+        f" {_ends(busy.record, info)}"
     )
     return TaskLockAcquireError(text, name=name, holder=info.holder, held_for=info.held_for, time_left=info.time_left)

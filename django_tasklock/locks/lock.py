@@ -29,8 +29,9 @@ from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcq
 from django_tasklock.host import Task
 from django_tasklock.locks import events
 from django_tasklock.locks.acquire import aacquire_within, acquire_within
+from django_tasklock.locks.dead import free_dead, is_freeable
 from django_tasklock.locks.heartbeat import heartbeat, report_in_thread, report_losses
-from django_tasklock.locks.holder import holder_json
+from django_tasklock.locks.holder import alive, holder_json, running_task
 from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease, Refusal
 from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
@@ -124,8 +125,11 @@ class Acquirable(ABC):
         lease, request = self._begin(wait > 0, supersedes, action)
         try:
             if wait:
-                return self._settle(lease, *acquire_within(lease.backend, request, wait))
-            return self._settle(lease, monotonic(), lease.backend.acquire(request))
+                return self._settle(lease, *acquire_within(lease.backend, request, wait, self._free_dead))
+            sent, answer = monotonic(), lease.backend.acquire(request)
+            while isinstance(answer, Busy) and self._free_dead(answer):
+                sent, answer = monotonic(), lease.backend.acquire(request)
+            return self._settle(lease, sent, answer)
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # a place in the queue may have been left behind
             return self._unavailable(lease, request, error)
@@ -141,8 +145,11 @@ class Acquirable(ABC):
         lease, request = self._begin(wait > 0, supersedes, action)
         try:
             if wait:
-                return self._settle(lease, *await aacquire_within(lease.backend, request, wait))
-            return self._settle(lease, monotonic(), await lease.backend.aacquire(request))
+                return self._settle(lease, *await aacquire_within(lease.backend, request, wait, self._free_dead))
+            sent, answer = monotonic(), await lease.backend.aacquire(request)
+            while isinstance(answer, Busy) and await lease.backend.in_thread(self._free_dead, answer):
+                sent, answer = monotonic(), await lease.backend.aacquire(request)
+            return self._settle(lease, sent, answer)
         except BackendUnavailable as error:
             error.doubt |= wait > 0  # a place in the queue may have been left behind
             return self._unavailable(lease, request, error)
@@ -511,6 +518,20 @@ class Acquirable(ABC):
             whole=parameters.lease_ms is None,
         )
         return lease, request
+
+    def _free_dead(self, busy: Busy) -> bool:
+        """Free it if its holder's process is dead, and return whether it was. Several at once are freed one by one.
+
+        The lock of an earlier delivery of the message that runs here is left to that message, which counts the deaths.
+        """
+        record = busy.record
+        if record is None or alive(record.holder) is not False:
+            return False
+        task, store = self.task or running_task(), get_backend()
+        is_ours = task is not None and (task.name, task.id) == (record.holder.task, record.holder.task_id)
+        if self.noun == "limiter":
+            return (is_ours or is_freeable(record)) and free_dead(store.permits, record, self.name)
+        return not is_ours and is_freeable(record) and free_dead(store, record, self.name)
 
     def _settle(self, lease: Lease, sent: float, answer: Grant | Busy, waited: float | None = None) -> Lease | Refusal:
         events.count_expired(lease, answer)

@@ -63,7 +63,7 @@ def test_it_lists_what_is_held() -> None:
     assert info is not None
     assert line.endswith(f"[{info.fingerprint}]")
     assert "its process is dead" in out
-    assert "2 shown of 2 that are live." in out
+    assert "2 shown of 2 that are held." in out
     assert "gone" not in out
     assert run("--state=dead").startswith("other: dead, ")
     assert "1 shown of 1 that are dead." in run("--state=dead")

@@ -321,5 +321,5 @@ class TestTooLate:
         backend = get_backend()
         monkeypatch.setattr(acquiring, "monotonic", lambda: clock[0])
         monkeypatch.setattr(backend, "waiter", lambda request: Stopped(backend, request))
-        sent, answer, _ = acquiring.acquire_within(backend, an_ask("video:1"), 60)
+        sent, answer, _ = acquiring.acquire_within(backend, an_ask("video:1"), 60, lambda busy: False)
         assert (sent, answer) == (1002.0, Grant(2, 3000))

@@ -82,7 +82,7 @@ call_command("sweep_locks", pause=0)
 """,
         DJANGO_SETTINGS_MODULE="",
     )
-    for part in ("1 shown of 1 that are live", "its process runs", "was released", "0 things were repaired"):
+    for part in ("1 shown of 1 that are held", "its process runs", "was released", "0 things were repaired"):
         assert part in said, said
 
 

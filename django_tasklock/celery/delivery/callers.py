@@ -31,7 +31,6 @@ from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, LockLost, TaskLockAcquireError
 from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import events
-from django_tasklock.locks.holder import alive
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
 
@@ -270,13 +269,9 @@ class PermitTaskCaller(Caller):
         put_off(self.message, error)
 
     def _has_own_permit(self) -> bool:
-        """Return whether an earlier delivery of this message has a permit. Permits of dead processes are freed."""
-        permits = get_backend().permits
+        """Return whether an earlier delivery of this message has a permit."""
         try:
-            own_permits = [one for one in permits.members(self.call.lock.name) if one.holder.task_id == self.message.id]
-            for record in own_permits:
-                if alive(record.holder) is False and (removed := permits.remove(self.call.lock.name, record.token)):
-                    events.count_forced(removed, "limiter")
+            members = get_backend().permits.members(self.call.lock.name)
         except BackendUnavailable:
             return False
-        return bool(own_permits)
+        return any(one.holder.task_id == self.message.id for one in members)

@@ -21,7 +21,6 @@ from django_tasklock.backends import get_backend
 from django_tasklock.backends.contract import lists
 from django_tasklock.celery import rates
 from django_tasklock.celery.definition import bound_arguments, lock_of, row_of
-from django_tasklock.celery.delivery.duplicates import free_dead
 from django_tasklock.celery.delivery.left import close_rows
 from django_tasklock.celery.message import header_of, left_mark
 from django_tasklock.celery.options import pop_overrides
@@ -34,6 +33,7 @@ from django_tasklock.db.forks import no_fork
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.guards.guard import registered
+from django_tasklock.locks.dead import free_dead
 from django_tasklock.locks.holder import alive, runs
 from django_tasklock.names import each_of, of_tenant, own_name
 from django_tasklock.types import Record
@@ -169,7 +169,7 @@ def _clean_up(ended: Ended) -> None:
         if name is not None:
             with no_fork():
                 if record is not None:
-                    free_dead(record, name)
+                    free_dead(get_backend(), record, name)
                 line.leave(name, ended.id)
                 rows.remove(ended.id)
                 release_unique(ended.header, ended.id)
@@ -187,15 +187,15 @@ def _clean_up(ended: Ended) -> None:
 
 def _await_end(ended: Ended, name: str | None) -> tuple[Record | None, bool]:
     """Wait for the end of the message's run. Return the lock that its process has left, and whether it has ended."""
-    ends = time.monotonic() + KILL_TIMEOUT
+    ends, seen = time.monotonic() + KILL_TIMEOUT, None
     while True:
         is_late = time.monotonic() >= ends
         with no_fork():
             record = None if name is None else get_backend().get(each_of(name)[0])
             if record is None or not ended.is_of(record):
                 if is_late or not (ended.pid and runs(ended.pid)):  # it may live on, and run other messages
-                    return None, True
-            elif alive(record.holder) is False:
+                    return seen, True  # somebody else may have freed it
+            elif alive((seen := record).holder) is False:
                 return record, True
         if is_late:
             return None, False

@@ -32,10 +32,10 @@ from django_tasklock.celery.state import STATE, Duplicate, state_of
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import BackendUnavailable, CrashLoop, LockLost, StaleClaim, TaskLockAcquireError
 from django_tasklock.locks import events
-from django_tasklock.locks.holder import abandoned, alive
+from django_tasklock.locks.holder import alive
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
-from django_tasklock.names import each_of, of_tenant, with_tenant
+from django_tasklock.names import of_tenant, with_tenant
 from django_tasklock.types import Record
 
 logger = logging.getLogger("django_tasklock")
@@ -109,15 +109,13 @@ class Earlier:
             wait, token = 0.0, ""
             tries_later = message.try_number - record.holder.retries
             if not self.is_ours(record):
-                if not free_abandoned(record, lock.name):
-                    break
+                break  # where it is dead, ``take`` has freed it
             elif tries_later < 0:
                 discard(message, "a later try of it runs", refusal.error)
             else:
                 message.again |= not tries_later
                 living = alive(record.holder)
                 if living is False:
-                    logger.warning("lock %r: %s died, its message continues here", lock.name, record.holder)
                     self.died |= not tries_later
                     token = record.token
                 elif record.token == watched or (not tries_later and (living or was_judged)):
@@ -131,7 +129,7 @@ class Earlier:
             answer = yield wait, token
             if isinstance(answer, Lease):
                 if token:
-                    events.count_forced(record)
+                    events.holder_died(record, lock.name)
                 return answer
             refusal = answer
         return refusal
@@ -277,24 +275,6 @@ def seconds_since_1970(moment: object, zone: tzinfo) -> float | None:
     if not isinstance(found, datetime):
         return None
     return (found if found.tzinfo else found.replace(tzinfo=zone)).timestamp()
-
-
-def free_abandoned(record: Record | None, name: str) -> bool:
-    """Free the lock of an ``abandoned`` holder, of any message. Return whether this call did."""
-    return record is not None and abandoned(record) and free_dead(record, name)
-
-
-def free_dead(record: Record, name: str) -> bool:
-    """Free the lock of a dead process. Return whether this call is known to have done so: the reply may be lost."""
-    logger.warning("lock %r: %s died, its lock is free", name, record.holder)
-    try:
-        freed = [found for one in each_of(name) if (found := get_backend().remove(one, record.token)) is not None]
-    except BackendUnavailable as error:  # the next acquire applies the policy
-        logger.warning("lock %r: not taken over: %s", name, error)
-        return False
-    if freed:
-        events.count_forced(freed[0])
-    return bool(freed)
 
 
 def discard(message: Message, why: str, error: TaskLockAcquireError | None = None) -> NoReturn:

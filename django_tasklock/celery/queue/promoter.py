@@ -31,7 +31,7 @@ from django_tasklock.celery.queue.rows import DOWN, PARKED, PROMOTED, REPLACED, 
 from django_tasklock.celery.unique import release_unique, seconds_until
 from django_tasklock.db.forks import no_fork
 from django_tasklock.exceptions import BackendUnavailable
-from django_tasklock.locks.holder import abandoned
+from django_tasklock.locks.dead import is_freeable
 from django_tasklock.logs import log
 
 logger = logging.getLogger("django_tasklock")
@@ -122,7 +122,7 @@ def _promote(due: DueMessage, app: Any) -> bool:
 def is_held(name: str) -> bool:
     """Return whether the lock is held. A lock of a dead process counts as free: the promoted message takes it over."""
     record = get_backend().get(name)
-    return record is not None and not abandoned(record)
+    return record is not None and not is_freeable(record)
 
 
 def is_overdue(row: Row) -> bool:

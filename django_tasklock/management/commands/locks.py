@@ -78,7 +78,7 @@ class Command(OperatorCommand):
             self.stdout.write(format_lock(lock))
         if options["verbosity"] > 0:
             more = ", among those that expire first" if page.more else ""
-            state = options["state"].replace("_", " ")
+            state = options["state"].replace("_", " ").replace("live", "held")  # dead ones are, too
             self.stdout.write(f"{len(page.locks)} shown of {page.total} that are {state}{more}.")
 
     def _explain(self, options: dict[str, Any]) -> None:

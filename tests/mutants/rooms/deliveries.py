@@ -15,13 +15,6 @@ FAULTS = [
     ),
     Fault(
         "celery/delivery/duplicates.py",
-        "the lock of another message's holder on another machine is taken for abandoned",
-        "    return record is not None and abandoned(record) and free_dead(record, name)",
-        "    return record is not None and free_dead(record, name)",
-        "tests/celery/test_deliveries.py::TestAnothersLock",
-    ),
-    Fault(
-        "celery/delivery/duplicates.py",
         "a duplicate ends without coming again",
         '        seconds = send_again(self.message, put_off=self.message.header.get("put_off"))',
         "        seconds = 0.0",

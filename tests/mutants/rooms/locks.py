@@ -138,4 +138,18 @@ FAULTS = [
         "            pass",
         "tests/locks/test_late_lock.py",
     ),
+    Fault(
+        "locks/dead.py",
+        "the lock of a holder on another machine is freed like that of a dead one",
+        "    return leased and bool(record.token) and alive(record.holder) is False",
+        "    return leased and bool(record.token)",
+        "tests/locks/test_dead.py",
+    ),
+    Fault(
+        "locks/dead.py",
+        "a lock that is meant to outlive its process is freed with it",
+        "    return leased and bool(record.token) and alive(record.holder) is False",
+        "    return bool(record.token) and alive(record.holder) is False",
+        "tests/locks/test_dead.py",
+    ),
 ]
