@@ -58,7 +58,7 @@ FAULTS = [
     Fault(
         "celery/delivery/cleanup.py",
         "a lock is freed while the process that a time limit kills still lives",
-        "            elif alive(record.holder) is False:",
+        "            elif alive((seen := record).holder) is False:",
         "            else:",
         "tests/celery/test_endings_killed.py::test_a_hard_time_limit_frees_nothing_before_the_child_is_dead",
     ),
