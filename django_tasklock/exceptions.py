@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AlreadyPublished",
     "BackendUnavailable",
+    "BodyExited",
     "CrashLoop",
     "GuardRejected",
     "LockLost",
@@ -127,6 +128,13 @@ class BackendUnavailable(TaskLockError):
 
 class TransactionOpen(TaskLockError):
     """A lock or a claim was requested inside of ``atomic()``: others would not see it until the commit."""
+
+
+class BodyExited(TaskLockError):
+    """A task's body has called ``sys.exit()``, or has raised another exception that is no ``Exception``.
+
+    Celery would take that for a lost worker, and start the message again without end.
+    """
 
 
 class CrashLoop(TaskLockError):

@@ -6,9 +6,10 @@ from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
+from billiard import common as children
 from celery._state import get_current_worker_task
 from celery.canvas import _chain
-from celery.exceptions import Ignore, Reject, Retry
+from celery.exceptions import Ignore, Reject, Retry, WorkerShutdown, WorkerTerminate
 
 from django_tasklock.celery.definition import is_bound, lock_of, row_of
 from django_tasklock.celery.message import try_number
@@ -16,6 +17,9 @@ from django_tasklock.celery.state import Duplicate, Parked, state_of
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.claim import current
 from django_tasklock.host import Task
+
+GREENLETS_END = (("greenlet", "GreenletExit"), ("gevent.timeout", "Timeout"), ("eventlet.timeout", "Timeout"))
+"""By what the pools of greenlets end a body: the modules and names of classes that need not be installed."""
 
 
 class LockAttribute:
@@ -88,6 +92,17 @@ def record_retry(retry: Callable[..., Any]) -> Callable[..., Any]:
         return result
 
     return wrapper
+
+
+def ended_by_worker(error: BaseException) -> bool:
+    """Return whether the worker ends the body with ``error``, which is no ``Exception``.
+
+    It shuts down, or the task is revoked or takes too long. Otherwise the body has raised it.
+    """
+    if children._should_have_exited[0]:  # type: ignore[attr-defined]  # of a signal, in a prefork child
+        return True
+    names = ((one.__module__, one.__name__) for one in type(error).__mro__)
+    return isinstance(error, WorkerShutdown | WorkerTerminate) or any(one in GREENLETS_END for one in names)
 
 
 def is_continued(error: BaseException) -> bool:

@@ -19,7 +19,7 @@ from django_tasklock.celery.options import refuse_without_base
 from django_tasklock.celery.publish import write_header
 from django_tasklock.celery.queue.promoter import Promoter, on_refused
 from django_tasklock.celery.task import OnceTask
-from django_tasklock.exceptions import CrashLoop, StaleClaim
+from django_tasklock.exceptions import BodyExited, CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
 from django_tasklock.types import monotonic
 
@@ -40,7 +40,7 @@ def install() -> None:
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
-        Task.dont_autoretry_for = (StaleClaim, CrashLoop)  # type: ignore[attr-defined]  # a retry cannot help
+        Task.dont_autoretry_for = (StaleClaim, CrashLoop, BodyExited)  # type: ignore[attr-defined]  # a retry cannot help
     signals.before_task_publish.connect(write_header, weak=False, dispatch_uid="tasklock.stamp")
     signals.before_task_publish.connect(callers.give_back_rows, weak=False, dispatch_uid="tasklock.rows")
     signals.task_prerun.connect(hide_header, weak=False, dispatch_uid="tasklock.hide")

@@ -190,6 +190,10 @@ class Caller:
         """Tell whether the body that ended with ``error`` will be run again, so that its row stays claimable."""
         return host().will_retry(error)
 
+    def stopped(self, error: BaseException) -> bool:
+        """Tell whether the body was stopped from outside, so that its row stays claimable."""
+        return not isinstance(error, Exception)
+
     def row_failed(self, claim: Claim) -> None:
         """Note that the row was closed as failed."""
 
@@ -312,7 +316,7 @@ class Closing:
             stopped = _stopped_by_request(error) or (isinstance(error, LockLost) and not self.caller.call.begun)
             if stopped or self.caller.will_retry(error):
                 claim.give_back()
-            elif not isinstance(error, Exception):
+            elif self.caller.stopped(error):
                 claim.closing_patience = PATIENCE  # the process ends
                 claim.leave()
             else:

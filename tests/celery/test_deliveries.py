@@ -13,7 +13,7 @@ import pytest
 from celery import Task
 from celery.app.task import Context
 from celery.backends.cache import CacheBackend
-from celery.exceptions import Reject, Retry
+from celery.exceptions import Reject, Retry, WorkerShutdown, WorkerTerminate
 from django.utils import timezone
 
 from django_tasklock import TaskLock, task_lock
@@ -36,7 +36,7 @@ AGAIN: Any = {"delivery_info": {"redelivered": True}}
 """The broker says that a message was delivered before."""
 
 
-class Killed(BaseException):
+class Killed(WorkerTerminate):
     """Stands for ``kill -9``: nobody catches it."""
 
 
@@ -82,7 +82,7 @@ class TestADuplicate:
             message = app.take()
             try:
                 first = app.run(message)
-            except SystemExit:
+            except WorkerShutdown:
                 first = "stopped", None
             return first, *seen
 
@@ -107,7 +107,11 @@ class TestADuplicate:
 
     @pytest.mark.parametrize(
         ("interruption", "ends"),
-        [(Reject("later", requeue=True), "REJECTED"), (SystemExit(), "stopped"), (Retry("its turn is later"), "RETRY")],
+        [
+            (Reject("later", requeue=True), "REJECTED"),
+            (WorkerShutdown(), "stopped"),
+            (Retry("its turn is later"), "RETRY"),
+        ],
         ids=["rejected", "stopped", "sent again as the same try"],
     )
     def test_runs_if_the_first_is_interrupted(self, app, met, interruption, ends):
@@ -119,7 +123,7 @@ class TestADuplicate:
     def test_runs_if_the_first_was_killed_before_its_result_was_stored(self, app, met, monkeypatch):
         """A chord would wait for it for ever."""
         with monkeypatch.context() as patch:
-            patch.setattr(type(app.app.backend), "mark_as_done", raising(SystemExit()))
+            patch.setattr(type(app.app.backend), "mark_as_done", raising(WorkerShutdown()))
             first, _, copy = met(lambda task: "ran")
         assert first[0] == "stopped"
         assert app.run(copy) == ("SUCCESS", "ran again")

@@ -36,18 +36,29 @@ REQUEUED_EARLY = ("requeues", "PENDING", "failed", "start raised")
     ("pool", "late"), [("prefork", False), ("prefork", True), ("threads", True), ("solo", True), ("gevent", True)]
 )
 def test_bodies_that_end_by_themselves(celery_site, pool, late):
-    """``exits`` would end a worker that is one process."""
+    """``exits``: not taken for a worker that was lost, after which the message would be started again without end."""
     needs(pool)
-    celery_site.configure(lease=LEASE, task_acks_late=late)
+    celery_site.configure(lease=LEASE, task_acks_late=late, task_reject_on_worker_lost=late)
     # SQLite waits for its own lock without letting other greenlets run: no two of them may write to it at once here.
     celery_site.worker(pool=pool, concurrency=1 if pool == "gevent" else 2, prefetch=4)
-    for row in BY_ITSELF if pool == "prefork" else BY_ITSELF[:-1]:
+    for row in BY_ITSELF:
         how, states, state, body = REQUEUED_EARLY if row[0] == "requeues" and not late else row
         print(f"a body that {how}")
         for one in begin(celery_site, how):
             celery_site.wait_until(lambda one=one, body=body: one.told() == body.split())
             one.left(states, state)
             assert one.told() == body.split()
+
+
+def test_a_process_whose_body_calls_exit_lives_on(celery_site):
+    celery_site.configure(lease=LEASE, task_acks_late=True, task_reject_on_worker_lost=True)
+    celery_site.worker(concurrency=1)
+    ran = begin(celery_site, "exits")
+    for one in ran:
+        assert "sys.exit(3)" in str(celery_site.outcome(one.result)[1])
+        one.left("FAILURE", "failed")
+    [after, _] = begin(celery_site)
+    assert {one.started().pid for one in ran} == {after.started().pid}
 
 
 def test_a_child_that_is_recycled_after_each_task(celery_site):

@@ -12,6 +12,7 @@ from django_tasklock import RateLimiter, StateGuard, TaskLock, exceptions, task_
 from django_tasklock.exceptions import (
     AlreadyPublished,
     BackendUnavailable,
+    BodyExited,
     CrashLoop,
     GuardRejected,
     LockLost,
@@ -176,6 +177,7 @@ ERRORS = [
     StaleClaim("text", name="videos.Video:42"),
     BackendUnavailable("text", name="video:42"),
     TransactionOpen("text", name="video:42"),
+    BodyExited("text"),
     CrashLoop("text", name="video:42"),
     RateLimitExceeded("text", name="tavily", retry_after=0.5),
     TaskLockError("text"),

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import logging
 import random
-from collections.abc import Mapping
+from asyncio import CancelledError
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, NoReturn, cast
 
 from celery._state import _task_stack, get_current_task, get_current_worker_task  # type: ignore[attr-defined]
@@ -19,8 +20,8 @@ from django_tasklock.celery import rates
 from django_tasklock.celery.definition import limiters_of, lock_of, patience_of, row_of
 from django_tasklock.celery.delivery.defer import put_off, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
-from django_tasklock.celery.delivery.run import TaskCaller
-from django_tasklock.celery.host import is_continued
+from django_tasklock.celery.delivery.run import TaskCaller, run_body
+from django_tasklock.celery.host import ended_by_worker, is_continued
 from django_tasklock.celery.message import Message, header_of, left_mark, predecessor_request
 from django_tasklock.celery.options import OnceOptions
 from django_tasklock.celery.state import STATE, state_of
@@ -112,6 +113,13 @@ class HelperCaller(Caller):
         if task is None or task.request.is_eager:
             return super().will_retry(error)
         return is_continued(error)
+
+    def stopped(self, error: BaseException) -> bool:
+        """Tell whether the worker, or who awaits the helper, has stopped it; ``sys.exit()`` in it fails its row."""
+        task = get_current_worker_task()
+        if task is None or task.request.is_eager or isinstance(error, Exception | CancelledError | GeneratorExit):
+            return super().stopped(error)
+        return ended_by_worker(error)
 
     def row_failed(self, claim: Claim) -> None:
         """Remember the row until the task has ended."""
@@ -254,6 +262,10 @@ class PermitTaskCaller(Caller):
         call.on_conflict = permit.on_conflict or "retry"
         super().__init__(call)
         self.message = Message(get_current_worker_task())
+
+    def run(self, body: Callable[[], Any]) -> Any:
+        """Run ``body`` as any call does. Raises ``BodyExited`` if it leaves by ``sys.exit()``."""
+        return super().run(lambda: run_body(self.message, body))
 
     def on_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Put the message aside, skip it, or raise."""

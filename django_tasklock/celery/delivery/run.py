@@ -18,12 +18,13 @@ from django_tasklock.celery.definition import patience_of
 from django_tasklock.celery.delivery.defer import defer_within, put_off, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.delivery.line import Line
+from django_tasklock.celery.host import ended_by_worker, will_retry
 from django_tasklock.celery.message import Message, left_mark
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import DOWN
 from django_tasklock.celery.state import state_of
 from django_tasklock.decorators.call import Call, Caller, Skipped
-from django_tasklock.exceptions import BackendUnavailable, GuardRejected
+from django_tasklock.exceptions import BackendUnavailable, BodyExited, GuardRejected
 from django_tasklock.guards.claim import Claim
 from django_tasklock.host import Task
 from django_tasklock.locks import events
@@ -31,6 +32,23 @@ from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
 
 logger = logging.getLogger("django_tasklock")
+
+
+def run_body(message: Message, body: Callable[[], Any]) -> Any:
+    """Run the body of a message's task.
+
+    Raises ``BodyExited`` for what the body raises that Celery would take for the death of the process.
+    """
+    try:
+        return body()
+    except Exception:
+        raise
+    except BaseException as error:
+        if ended_by_worker(error) or will_retry(error):
+            raise
+        how = f"called sys.exit({error.code!r})" if isinstance(error, SystemExit) else f"raised {error!r}"
+        text = f"{message.task.name}[{message.id}]: its body {how}, which ends a process. Return, or raise an Exception"
+        raise BodyExited(text) from error
 
 
 class TaskCaller(Caller):
@@ -74,7 +92,7 @@ class TaskCaller(Caller):
         """
 
         def run_once() -> Any:
-            result = body()
+            result = run_body(self.message, body)
             if (retried := state_of(self.message.request).retried) is not None:
                 raise retried
             return result

@@ -6,7 +6,7 @@ FAULTS = [
     Fault(
         "decorators/call.py",
         "a body that was stopped from outside fails its row",
-        "            elif not isinstance(error, Exception):",
+        "            elif self.caller.stopped(error):",
         "            elif False:",
         "tests/decorators/test_model_lock.py::TestEndings",
     ),

@@ -56,6 +56,27 @@ FAULTS = [
         COUNT,
     ),
     Fault(
+        "celery/delivery/run.py",
+        "a body that calls sys.exit() is taken for one that the worker has ended",
+        "        if ended_by_worker(error) or will_retry(error):",
+        "        if True:",
+        "tests/celery/test_exits.py::test_it_fails",
+    ),
+    Fault(
+        "celery/host.py",
+        "a body that a signal ends is taken for one that has failed",
+        "    if children._should_have_exited[0]:",
+        "    if False:",
+        "tests/celery/test_exits.py::test_a_worker_that_ends_the_body_is_another_thing",
+    ),
+    Fault(
+        "celery/delivery/callers.py",
+        "the row of a helper that calls sys.exit() stays claimed by nobody",
+        "        return ended_by_worker(error)",
+        "        return True",
+        "tests/celery/test_exits.py::TestTheRow",
+    ),
+    Fault(
         "celery/delivery/cleanup.py",
         "a lock is freed while the process that a time limit kills still lives",
         "            elif alive((seen := record).holder) is False:",
@@ -191,8 +212,8 @@ FAULTS = [
     Fault(
         "celery/receivers.py",
         "a message that kills its workers is retried for CrashLoop",
-        "Task.dont_autoretry_for = (StaleClaim, CrashLoop)",
-        "Task.dont_autoretry_for = (StaleClaim,)",
+        "Task.dont_autoretry_for = (StaleClaim, CrashLoop, BodyExited)",
+        "Task.dont_autoretry_for = (StaleClaim, BodyExited)",
         "tests/celery/test_deliveries.py::TestTheCount",
     ),
 ]
