@@ -167,6 +167,16 @@ class Released(enum.Enum):
         return self is Released.RELEASED
 
 
+class Ending(NamedTuple):
+    """What a release has found and left behind."""
+
+    outcome: Released
+    flagged: bool | None = None
+    """Whether the name's flag was set, and is cleared now; ``None``: unknown."""
+    marked: bool = False
+    """Whether the mark was left."""
+
+
 @dataclass(frozen=True, slots=True)
 class Record:
     """A held lock in a store. Points in time are the store's, in milliseconds since 1970."""

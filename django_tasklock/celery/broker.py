@@ -11,6 +11,8 @@ from kombu import Connection
 
 from django_tasklock.conf import get_settings, milliseconds
 
+HOUR = 3600.0
+
 
 def visibility_timeout(app: Any) -> float:
     """Return the seconds after which the broker redelivers an unacknowledged message; infinite if it never does."""
@@ -46,6 +48,19 @@ def redelivery_timeout(app: Any) -> float:
     """Return the seconds after which this worker's messages may be redelivered if it was stopped for that long."""
     lease = message_lease(app)
     return visibility_timeout(app) if lease is None else min(lease, visibility_timeout(app))
+
+
+def return_time(app: Any) -> float:
+    """Return the seconds within which a message that was not acknowledged is in the hands of another worker.
+
+    That is what the broker takes to notice, an hour at most by default (RabbitMQ notices at once, or when its
+    ``consumer_timeout`` ends), and an hour in which all workers may be busy or down.
+    """
+    seconds = own_timeout(app)
+    if seconds is None:
+        lease = get_settings().MESSAGE_LEASE
+        seconds = HOUR if lease is None else milliseconds(lease, "MESSAGE_LEASE") / 1000
+    return seconds + HOUR
 
 
 def shortest_countdown(app: Any) -> float:

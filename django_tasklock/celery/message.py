@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from celery._state import get_current_worker_task
+from celery.backends.base import DisabledBackend
 from celery.canvas import Signature
 from celery.exceptions import Reject
 
@@ -111,6 +112,13 @@ class Message:
     def in_canvas(self) -> bool:
         """Whether a group or a chord waits for its result, or for that of what follows it."""
         return is_member(self.request)
+
+    @property
+    def is_awaited(self) -> bool:
+        """Whether Celery does something with its end that others wait for: stores it, or sends what follows."""
+        request = self.request
+        follows = request.callbacks or request.errbacks or request.chain or request.chord
+        return bool(follows) or (self.wants_result and not isinstance(self.task.backend, DisabledBackend))
 
     @property
     def wants_result(self) -> bool:

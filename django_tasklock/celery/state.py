@@ -42,8 +42,10 @@ class DeliveryState:
     """Whether the body has replaced its task (``replace()``) by another message, which continues the work."""
     unique_passed_on: bool = False
     """Whether that message also carries the ``unique`` lock, which is then held until that message has ended."""
-    ended: tuple[str, bool] | None = None
-    """Its mark (``duplicates``), if another delivery of the message comes again, or, with False, if that is unknown."""
+    ended: str | None = None
+    """The mark (``duplicates``) that is to be left once Celery has done what follows the run."""
+    marked: bool = False
+    """Whether the mark was left by the release of the lock."""
 
 
 def state_of(request: Any) -> DeliveryState:

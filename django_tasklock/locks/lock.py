@@ -16,7 +16,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import partial
 from types import FrameType, TracebackType
-from typing import Self
+from typing import Any, Self
 
 from django_tasklock import context
 from django_tasklock.backends import get_backend
@@ -38,7 +38,7 @@ from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
 from django_tasklock.locks.taken import answer_of, leases_here, note, note_release
 from django_tasklock.names import Names, clean, clean_all, each_of, with_tenant
 from django_tasklock.signals import lock_acquired, lock_released
-from django_tasklock.types import AcquireRequest, Busy, Grant, LockInfo, Record, Released, monotonic
+from django_tasklock.types import AcquireRequest, Busy, Ending, Grant, LockInfo, Record, Released, monotonic
 
 
 def current_lock() -> TaskLock:
@@ -163,32 +163,22 @@ class Acquirable(ABC):
         After re-entries only the last release releases it. With the store down it is released as soon as the store
         answers.
         """
-        return self.give_and_clear(lease, ())[0]
+        return self._give(lease, lambda: Ending(lease.backend.release(lease.name, lease.token))).outcome
 
-    def give_and_clear(self, lease: Lease, names: tuple[str, ...]) -> tuple[Released, frozenset[str] | None]:
-        """Do what ``give`` does, and delete the flags (``LockStore.set_flag``) of one or two names in the same trip.
-
-        Also return those of ``names`` that had a flag; ``None``: unknown.
-        """
-        flagged: frozenset[str] | None = None
+    def _give(self, lease: Lease, release: Callable[[], Ending]) -> Ending:
         if (outcome := self._stop(lease)) is not None:
-            return outcome, flagged
+            return Ending(outcome)
         lost = bool(lease.lost)
         try:
-            if lease.without_lock:
-                outcome = Released.GONE
-            elif names:
-                outcome, flagged = lease.backend.release_and_clear(lease.name, lease.token, names)
-            else:
-                outcome = lease.backend.release(lease.name, lease.token)
+            ending = Ending(Released.GONE) if lease.without_lock else release()
         except BackendUnavailable as error:
-            outcome = self._release_later(lease, error)
+            ending = Ending(self._release_later(lease, error))
         except BaseException:  # a time limit
             heartbeat.release_later(lease, lease.lease_ms or self.parameters.hold_ms)
             raise
         if self.noun == "lock":
             warn_uncommitted(self.name)
-        return self._released(lease, outcome, lost), flagged
+        return ending._replace(outcome=self._released(lease, ending.outcome, lost))
 
     async def agive(self, lease: Lease) -> Released:
         """Do what ``give`` does, for coroutines. If it is cancelled, the lock is still released."""
@@ -648,6 +638,11 @@ class TaskLock(Acquirable):
     def names(self) -> tuple[str, ...]:
         """The locked names, sorted."""
         return each_of(self.name)
+
+    def give_and_mark(self, lease: Lease, mark: str, ttl: int, *, clear: bool) -> Ending:
+        """Do what ``give`` does, and what ``LockStore.release_and_mark`` does beside, if the store is asked."""
+        store: Any = lease.backend  # of locks, by one name or several
+        return self._give(lease, lambda: store.release_and_mark(lease.name, lease.token, mark, ttl, clear=clear))
 
     def _store(self) -> LeaseStore:
         store = get_backend()

@@ -83,7 +83,14 @@ def test_of_a_queued_one_that_nobody_has_parked(bench: Bench) -> None:
 
 
 def test_of_one_that_does_not_line_up(bench: Bench) -> None:
-    """The release says whether somebody is parked behind it."""
-    bench.app.task(key="a").delay()
+    """The release says whether somebody is parked behind it, and leaves the mark of the message's end."""
+    bench.app.task(key="a", ignore_result=True).delay()
     message = bench.app.take()
     assert bench.cost(lambda: bench.app.run(message)) == Cost(2, 0, 0)
+
+
+def test_of_one_whose_result_is_stored(bench: Bench) -> None:
+    """The mark of its end is left after that."""
+    bench.app.task(key="a").delay()
+    message = bench.app.take()
+    assert bench.cost(lambda: bench.app.run(message)) == Cost(3, 0, 0)

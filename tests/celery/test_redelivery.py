@@ -47,7 +47,7 @@ class TestTheFirstLives:
         result = celery_site.publish("late_once", "a", until=gate)
         celery_site.wait_until(lambda: said(worker, f"late_once[{result.id}] received", 2))
         gate.open()
-        celery_site.wait_until(lambda: said(worker, "it has succeeded"))
+        celery_site.wait_until(lambda: said(worker, "it has ended"))
         assert celery_site.result(result).result["status"] == "success"
         assert len(celery_site.events("start", "a")) == 1
         nothing_is_left(celery_site)

@@ -78,19 +78,23 @@ class TestTheLine:
         key = keeper.layout.order(NAME)
         assert 0 < redis_of(keeper).ttl(key) <= 86_400
 
-    def test_a_release_takes_notes_along(self, keeper):
+    def test_a_release_takes_the_note_along(self, keeper):
         granted(keeper.acquire(an_ask(NAME, "ours")))
-        keeper.set_flag("again:1")
-        assert keeper.release_and_clear(NAME, "ours", (NAME, "again:1")) == (Released.RELEASED, {"again:1"})
-        assert keeper.clear_flag("again:1") is False
-        granted(keeper.acquire(an_ask(NAME, "ours")))
-        assert keeper.release_and_clear(NAME, "ours", (NAME,)) == (Released.RELEASED, frozenset())
-
-    def test_a_release_of_somebody_elses_lock_leaves_them(self, keeper):
         keeper.set_flag(NAME)
-        assert keeper.release_and_clear(NAME, "mine", (NAME,)) == (Released.GONE, None)
+        assert keeper.release_and_mark(NAME, "ours", "", 0, clear=True) == (Released.RELEASED, True, False)
+        assert keeper.clear_flag(NAME) is False
+        granted(keeper.acquire(an_ask(NAME, "ours")))
+        assert keeper.release_and_mark(NAME, "ours", "", 0, clear=True).flagged is False
+        granted(keeper.acquire(an_ask(NAME, "ours")))
+        keeper.set_flag(NAME)
+        assert keeper.release_and_mark(NAME, "ours", "", 0, clear=False).flagged is None
+        assert keeper.clear_flag(NAME) is True
+
+    def test_a_release_of_somebody_elses_lock_leaves_it(self, keeper):
+        keeper.set_flag(NAME)
+        assert keeper.release_and_mark(NAME, "mine", "", 0, clear=True) == (Released.GONE, None, False)
         granted(keeper.acquire(an_ask(NAME, "theirs")))
-        assert keeper.release_and_clear(NAME, "mine", (NAME,)) == (Released.NOT_YOURS, None)
+        assert keeper.release_and_mark(NAME, "mine", "", 0, clear=True) == (Released.NOT_YOURS, None, False)
         assert keeper.clear_flag(NAME) is True
 
 
@@ -124,7 +128,7 @@ def test_a_store_that_keeps_none_says_that_one_has_to_look(backend):
     backend.set_flag(NAME)
     assert [backend.clear_flag(NAME), backend.clear_flag(NAME)] == [True, True]
     granted(backend.acquire(an_ask(NAME, "ours")))
-    assert backend.release_and_clear(NAME, "ours", (NAME,)) == (Released.RELEASED, None)
+    assert backend.release_and_mark(NAME, "ours", "", 0, clear=True) == (Released.RELEASED, None, False)
 
 
 def redis_of(keeper: LockStore) -> redis.Redis:

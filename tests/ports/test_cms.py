@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from celery.exceptions import WorkerTerminate
 from django.core.cache import cache
 from django.db import connection
 from django.test import RequestFactory
@@ -130,10 +131,10 @@ class TestOnlyTheSecond:
         def die(token: str) -> list[int]:
             if cms is cms_after:
                 testing.kill_holder(f"encode:{token}")
-            raise KeyboardInterrupt
+            raise WorkerTerminate
 
         monkeypatch.setattr(cms, "transcode", die)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(WorkerTerminate):
             app.run()
         store.delete(f"task_lock:encode:{token}")  # its lease is over
         assert told(cms, token)["status"] == "encoding"

@@ -28,7 +28,7 @@ from django_tasklock.backends.contract.refusals import (
     is_local_fault,
     is_mistake,
 )
-from django_tasklock.backends.contract.stores import LockStore
+from django_tasklock.backends.contract.stores import DAY, LockStore
 from django_tasklock.conf import Settings
 from django_tasklock.db.reconnect import close_dropped, serves_nobody
 from django_tasklock.db.transactions import durable, in_callers_transaction
@@ -46,7 +46,6 @@ from django_tasklock.types import (
 )
 
 FENCE_TTL = 86_400  # seconds for which the last fence of a name is remembered
-TALLY_TTL = 86_400  # seconds for which a counter lives after its last change
 MARGIN = 0.1  # the last part of a lease, at most a second, in which the lock is not deleted any more
 REMEMBERED = 20_000  # leases whose local deadline is remembered
 _REFUSES = frozenset({"AuthenticationError", "AuthorizationError", "InvalidResponse", "ResponseError"})
@@ -200,13 +199,13 @@ class CacheBackend(LockStore):
                 return None
         return _record(name, found)
 
-    def tally(self, name: str, number: int = 1) -> int:
+    def tally(self, name: str, number: int = 1, *, ttl: int = DAY) -> int:
         """Read, then write: of two additions at once one may be lost."""
         key = self._key(name, "-tally:")
         with self._asking(name) as cache:
             counter = int(cache.get(key) or 0) + number
             if number:
-                cache.set(key, counter, TALLY_TTL)
+                cache.set(key, counter, self.private.seconds(ttl))
         return counter
 
     @property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.exceptions import BackendUnavailable
 from django_tasklock.names import each_of
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Ending, Grant, Record, Released, Renewal, RenewalResult
 
 if TYPE_CHECKING:
     from django_tasklock.backends.contract.stores import LockStore
@@ -55,6 +55,12 @@ class Several(LeaseStore):
         """Release all locks; return the outcome of the first that ``token`` did not hold any more, if any."""
         outcomes = [self.store.release(one, token) for one in each_of(name)]
         return next((outcome for outcome in outcomes if not outcome), Released.RELEASED)
+
+    def release_and_mark(self, name: str, token: str, mark: str, ttl: int, *, clear: bool) -> Ending:
+        """Do what the store's verb does; what is parked has one name, so there is no flag to clear."""
+        if mark:
+            self.store.tally(mark, ttl=ttl)
+        return Ending(self.release(name, token), None, bool(mark))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         return all(self.store.extend(one, token, ttl, hold) for one in each_of(name))

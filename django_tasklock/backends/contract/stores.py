@@ -28,6 +28,7 @@ from django_tasklock.types import (
     AcquireRequest,
     Busy,
     Condition,
+    Ending,
     Grant,
     Holder,
     InstanceState,
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from django_tasklock.backends.contract.several import Several
 
 T = TypeVar("T")
+DAY = 86_400_000  # milliseconds
 POLL_INTERVAL = 0.25  # seconds between two attempts of a waiter that no release can wake
 _number_lock = threading.Lock()
 _last_number = 0
@@ -87,15 +89,6 @@ class LeaseStore(ABC):
     @abstractmethod
     def release(self, name: str, token: str) -> Released:
         """Release the lock if ``token`` holds it; another holder's lock is never touched."""
-
-    def release_and_clear(
-        self, name: str, token: str, names: tuple[str, ...]
-    ) -> tuple[Released, frozenset[str] | None]:
-        """Do what ``release`` does and clear the flags (``LockStore.set_flag``) of one or two names in one trip.
-
-        Return the outcome of the release, and the names whose flag was set; ``None`` if that is unknown.
-        """
-        return self.release(name, token), None
 
     @abstractmethod
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
@@ -305,6 +298,16 @@ class LockStore(LeaseStore):
     def get_held(self, name: str, token: str) -> Record | None:
         return self.get(name)
 
+    def release_and_mark(self, name: str, token: str, mark: str, ttl: int, *, clear: bool) -> Ending:
+        """Do what ``release`` does, and count ``mark`` as ``tally`` does, whatever the outcome is; empty: nothing.
+
+        ``clear``: also clear the flag of ``name`` (``set_flag``) if ``token`` had the lock. Where that takes several
+        trips, the lock is released last.
+        """
+        if mark:
+            self.tally(mark, ttl=ttl)
+        return Ending(self.release(name, token), None, bool(mark))
+
     @abstractmethod
     def records(self, which: Which = "live", *, offset: int = 0, limit: int = 1000) -> list[Record]:
         """Return locks of a state in order of expiry, by a range read of an index.
@@ -410,8 +413,9 @@ class LockStore(LeaseStore):
         return True
 
     @abstractmethod
-    def tally(self, name: str, number: int = 1) -> int:
-        """Add ``number``, 0 or not, to the counter of ``name``, which lives for a day after its last change. Return it.
+    def tally(self, name: str, number: int = 1, *, ttl: int = DAY) -> int:
+        """Add ``number``, 0 or not, to the counter of ``name``, and return it. It lives for ``ttl`` ms, at least, after
+        its last change.
 
         A flag and a counter of one name are one thing. If the reply is lost and the request sent again, it may be added
         twice.

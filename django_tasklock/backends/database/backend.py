@@ -11,7 +11,7 @@ from typing import Any, get_args
 from django.db.models import Count, Q, QuerySet
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.stores import LockStore
+from django_tasklock.backends.contract.stores import DAY, LockStore
 from django_tasklock.backends.database.leases import ACQUIRE_FACTOR, CHUNK, DatabaseLeases
 from django_tasklock.backends.database.names import key_of
 from django_tasklock.backends.database.permits import DatabasePermits
@@ -35,7 +35,6 @@ from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released
 
 MAX_ATTEMPTS = 10  # races that one acquire may lose in a row; then the lock counts as busy
 RELEASED_KEPT_FOR = 3_600_000  # milliseconds that a released row stays: the clock may be set back by as much
-TALLY_KEPT_FOR = 86_400_000  # milliseconds that a counter stays after its last change
 LAPSED_KEPT_FOR = 86_400_000  # milliseconds that a row stays after its lease has run out, if no sweep removed it
 
 
@@ -167,7 +166,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
         _, now = self.session.run(lambda alias, again: read_row(alias, ""), write=False)
         return now * 1000
 
-    def tally(self, name: str, number: int = 1) -> int:
+    def tally(self, name: str, number: int = 1, *, ttl: int = DAY) -> int:
         """Add to a counter: the fence of a row that is like one of a released lock, and that the purge deletes."""
 
         def verb(alias: str, again: bool) -> int:
@@ -177,7 +176,7 @@ class DatabaseBackend(DatabaseLeases, LockStore):
                 counter = number + (0 if row is None else row.fence)
                 if not number:
                     break
-                new = {"fence": counter, "expires_at": -(now + TALLY_KEPT_FOR - RELEASED_KEPT_FOR)}
+                new = {"fence": counter, "expires_at": -(now + max(0, ttl - RELEASED_KEPT_FOR))}
                 if row is not None and unchanged(alias, key, row).update(**new):
                     return counter
                 if row is None and insert(alias, LockRow(key=key, name="", **new)):

@@ -6,7 +6,7 @@ from math import inf
 from typing import get_args
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.stores import LockStore, Permits
+from django_tasklock.backends.contract.stores import DAY, LockStore, Permits
 from django_tasklock.backends.memory.leases import MemoryLeases
 from django_tasklock.backends.memory.rates import MemoryRates
 from django_tasklock.backends.memory.store import Table, store
@@ -105,9 +105,14 @@ class MemoryBackend(MemoryLeases, LockStore):
             found = self._removed(name, held)
             return found if live else None
 
-    def tally(self, name: str, number: int = 1) -> int:
+    def tally(self, name: str, number: int = 1, *, ttl: int = DAY) -> int:
         with store.mutex:
-            counter = store.tallies.get(name, 0) + number
+            now, tallies = store.clock.now(), store.tallies
+            before, expires = tallies.get(name, (0, 0))
+            counter = number + (before if expires > now else 0)
             if number:
-                store.tallies[name] = counter
+                tallies.pop(name, None)
+                tallies[name] = counter, now + ttl
+                while tallies[oldest := next(iter(tallies))][1] <= now:
+                    del tallies[oldest]
             return counter

@@ -162,7 +162,8 @@ class Store:
         self.locks = Table(self.clock)
         self.permits = Table(self.clock)
         self.rates: dict[str, State] = {}
-        self.tallies: dict[str, int] = {}
+        self.tallies: dict[str, tuple[int, int]] = {}
+        """The counters, and when each expires."""
 
     def wake_all(self) -> None:
         """Wake all waiters, so that they poll again."""

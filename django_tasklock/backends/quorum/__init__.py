@@ -15,7 +15,7 @@ from typing import Any
 
 from django_tasklock.backends.contract.lists import Counts, Which
 from django_tasklock.backends.contract.rates import RateStore
-from django_tasklock.backends.contract.stores import LockStore, Permits
+from django_tasklock.backends.contract.stores import DAY, LockStore, Permits
 from django_tasklock.backends.quorum.asking import Answers, Instances
 from django_tasklock.backends.quorum.ballot import (
     Ballot,
@@ -46,7 +46,6 @@ from django_tasklock.backends.redis import (
     listing,
     orphan,
 )
-from django_tasklock.backends.redis.keys import KEPT
 from django_tasklock.backends.redis.script import Script
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
@@ -258,9 +257,9 @@ class QuorumBackend(LockStore):
         found = self.instances.replies(self.instances.ask(RELEASE, self._keys.lock(name), arguments, again=False))
         return self._held(name, [reply for reply in found if isinstance(reply, list)], len(found))
 
-    def tally(self, name: str, number: int = 1) -> int:
+    def tally(self, name: str, number: int = 1, *, ttl: int = DAY) -> int:
         """Return the greatest counter of a majority. Every addition has reached one instance of it, at least."""
-        return int(max(self._all(TALLY, [self._keys.layout.flag(name)], number, KEPT)))
+        return int(max(self._all(TALLY, [self._keys.layout.flag(name)], number, ttl)))
 
     def _condition(self) -> tuple[int | None, str | None]:
         found = self._all(CONDITION, ())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from django_tasklock.backends.contract.lists import Counts, Which
-from django_tasklock.backends.contract.stores import LockStore
+from django_tasklock.backends.contract.stores import DAY, LockStore
 from django_tasklock.backends.redis.client import Client
 from django_tasklock.backends.redis.cluster import ClusterClient, is_cluster
 from django_tasklock.backends.redis.keys import KEPT, SHOWN, Layout, grant_in, is_granted, record
@@ -17,7 +17,7 @@ from django_tasklock.backends.redis.script import Script, load
 from django_tasklock.backends.redis.wake import Listener, QueueStore
 from django_tasklock.conf import Settings, expiring
 from django_tasklock.names import tagged
-from django_tasklock.types import AcquireRequest, Busy, Grant, Record, Released, Renewal, RenewalResult
+from django_tasklock.types import AcquireRequest, Busy, Ending, Grant, Record, Released, Renewal, RenewalResult
 
 __all__ = ["RedisBackend"]
 
@@ -39,21 +39,22 @@ ORDER = load("order")
 FLAG = load("flag")
 NEWEST = load("newest")
 TALLY = load("tally")
-_RELEASE_AND_CLEAR_FLAGS = f"""
+_RELEASE_AND_MARK = f"""
 local function release()
 {RELEASE.body}
 end
-local flags = {{}}
-while #KEYS > 5 do table.insert(flags, 1, table.remove(KEYS)) end
-local reply = release()
-if reply == 1 then
-  for n, flag in ipairs(flags) do reply = reply + redis.call('DEL', flag) * 2 ^ n end
+local mark, flag = table.remove(KEYS), table.remove(KEYS)
+if ARGV[4] ~= '0' then
+  redis.call('DEL', mark) -- see even_if_full
+  redis.call('SET', mark, 1, 'PX', ARGV[4])
 end
+local reply = release()
+if reply == 1 and ARGV[3] == '1' then return 1 + redis.call('DEL', flag) end
 return reply
 """
-RELEASE_AND_CLEAR = Script(_RELEASE_AND_CLEAR_FLAGS)
-"""``release.lua``; then, if the lock was held, flags are cleared, whose keys follow the others.
-The reply then has a bit for each flag that was set, see ``flags_in``."""
+RELEASE_AND_MARK = Script(_RELEASE_AND_MARK)
+"""``release.lua``, which also leaves a mark, and clears the flag of a lock that was held: the reply is 2 if it was set.
+KEYS: 6 the flag, 7 the mark. ARGV: 3 '1': clear the flag, 4 the mark's ttl in ms (0: none)."""
 
 RENEWAL_RESULTS = (RenewalResult.LOST, RenewalResult.RENEWED, RenewalResult.ASKED)  # by the code in the script's reply
 
@@ -99,14 +100,12 @@ class RedisBackend(QueueStore, LockStore):
     def release(self, name: str, token: str) -> Released:
         return verdict(*self.client.run(RELEASE, self.layout.keys(name), [token]))
 
-    def release_and_clear(
-        self, name: str, token: str, names: tuple[str, ...]
-    ) -> tuple[Released, frozenset[str] | None]:
-        keys = [*self.layout.keys(name), *map(self.layout.flag, names)]
-        reply, doubt = self.client.run(RELEASE_AND_CLEAR, keys, [token])
-        if doubt:  # the lost reply had the flags: assume that all were set
-            return Released.RELEASED, frozenset(names)
-        return verdict(reply, doubt), flags_in(reply, names)
+    def release_and_mark(self, name: str, token: str, mark: str, ttl: int, *, clear: bool) -> Ending:
+        keys = [*self.layout.keys(name), self.layout.flag(name), self.layout.flag(mark)]
+        reply, doubt = self.client.run(RELEASE_AND_MARK, keys, [token, "", int(clear), ttl if mark else 0])
+        flagged = None if reply < 1 else reply > 1
+        # The lost reply had the flag: assume that it was set.
+        return Ending(verdict(reply, doubt), (doubt or flagged) if clear else None, bool(mark))
 
     def extend(self, name: str, token: str, ttl: int, hold: int) -> bool:
         keys = [self.layout.lock(name), self.layout.index]
@@ -174,8 +173,8 @@ class RedisBackend(QueueStore, LockStore):
         was_set, doubt = self.client.run(FLAG, [self.layout.flag(name), self.layout.lock(name)], [0])
         return bool(was_set) or doubt  # the lost reply may have had it
 
-    def tally(self, name: str, number: int = 1) -> int:
-        return int(self.client.run(TALLY, [self.layout.flag(name)], [number, KEPT])[0])
+    def tally(self, name: str, number: int = 1, *, ttl: int = DAY) -> int:
+        return int(self.client.run(TALLY, [self.layout.flag(name)], [number, ttl])[0])
 
     def close(self) -> None:
         self.listener.close()
@@ -213,10 +212,3 @@ def verdict(code: int, doubt: bool) -> Released:
     if code >= 1 or doubt:
         return Released.RELEASED
     return Released.GONE if code == 0 else Released.NOT_YOURS
-
-
-def flags_in(reply: int, names: tuple[str, ...]) -> frozenset[str] | None:
-    """Return the names whose flag a release has cleared. ``None``: the lock was not held, and no flag was read."""
-    if reply < 1:
-        return None
-    return frozenset(name for bit, name in enumerate(names, 1) if reply >> bit & 1)

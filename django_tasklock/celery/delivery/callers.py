@@ -34,6 +34,7 @@ from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.types import Ending
 
 logger = logging.getLogger("django_tasklock")
 
@@ -178,7 +179,7 @@ class NestedCaller(HelperCaller):
 
     def release(self, lease: Lease, error: BaseException | None) -> None:
         """Release ``lease``, and take the count back."""
-        self.earlier.end(error, None, lost=not self.lock.give(lease))
+        self.earlier.end(error, Ending(self.lock.give(lease)))
 
     async def aon_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Do what ``on_busy`` does, for coroutines."""

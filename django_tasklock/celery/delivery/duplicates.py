@@ -2,10 +2,10 @@
 
 A message is never skipped because it was delivered before: a worker that died leaves its lock behind, and to skip what
 comes back would acknowledge work that is never done. So a delivery that meets its own message in the lock takes over
-from a dead process, and leaves the work to a living one. Most messages are delivered once, and leave no mark:
+from a dead process, and leaves the work to a living one. Marks of a message that is acknowledged late:
 
-* ``again:<message>``: a second delivery has met the first, which is alive, and comes again later.
-* ``done:<message>``: the first has ended, and its result is stored. It found that mark, or had lost the lock before.
+* ``done:<message>``: it has ended, and nothing is missing but the acknowledgement. If nobody waits for what Celery does
+  after the run, the release of the lock leaves it, in one trip; otherwise ``task_postrun`` does, once that is done.
 * ``starts:<message>``: how often a message that may have been started before was started, without having ended since.
   If it claims a row it is ``starts:<row>``, as it may be another message that brings the row next time.
 """
@@ -26,9 +26,11 @@ from django.utils.timezone import get_default_timezone
 
 from django_tasklock import counts
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.broker import return_time
 from django_tasklock.celery.delivery.defer import defer, send_again
+from django_tasklock.celery.host import will_retry
 from django_tasklock.celery.message import Message
-from django_tasklock.celery.state import STATE, Duplicate, state_of
+from django_tasklock.celery.state import STATE, Duplicate, Parked, state_of
 from django_tasklock.decorators.rows import GuardedRow
 from django_tasklock.exceptions import BackendUnavailable, CrashLoop, LockLost, StaleClaim, TaskLockAcquireError
 from django_tasklock.locks import events
@@ -36,7 +38,7 @@ from django_tasklock.locks.holder import alive
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
 from django_tasklock.names import of_tenant, with_tenant
-from django_tasklock.types import Record
+from django_tasklock.types import Ending, Record
 
 logger = logging.getLogger("django_tasklock")
 
@@ -64,6 +66,7 @@ class Earlier:
         self.comes_again = comes_again
         self.mark = f"{message.id}:{message.try_number}:{message.published or ''}"
         """What is marked. Each try is a message of its own; an id may be used again."""
+        self.done = f"done:{self.mark}"
         self.died = message.after_death
         """Whether the process of one was found dead, here or by a sweep."""
         self.waited = False
@@ -140,10 +143,6 @@ class Earlier:
             defer(self.message, str(refusal.error))
         if not self.comes_again:
             discard(self.message, "another delivery of it runs", refusal.error)
-        try:
-            get_backend().tally(f"again:{self.mark}")
-        except BackendUnavailable as error:  # without the mark, the result decides
-            logger.warning("%s: it is not marked as delivered again: %s", self._who, error)
         seconds = send_again(self.message, put_off=self.message.header.get("put_off"))
         discard(self.message, f"another delivery of it runs, again in {seconds:.1f} s", refusal.error)
 
@@ -157,21 +156,20 @@ class Earlier:
         """Raise ``Duplicate`` if another delivery has done the work, or too many workers have died of it."""
         if not self.message.delivered_before:
             return
-        try:
-            done = get_backend().tally(f"done:{self.mark}", 0)
-        except BackendUnavailable as error:
-            done = 0
-            logger.warning("%s: it is not known whether it is done: %s", self._who, error)
-        reason = "it has ended" if done else self._result()
+        # Looked at once, unless it may come any moment.
+        ends = time.monotonic() + (RESULT_WAIT if self.waited and self.message.is_awaited else 0.0)
+        while not (reason := self._end() or finished_reason(self.message)) and time.monotonic() < ends:
+            time.sleep(0.05)
         if reason:
             discard(self.message, reason)
 
-    def _result(self) -> str:
-        """Return how another delivery ended, by the result backend: looked at once, unless it may come any moment."""
-        ends = time.monotonic() + (RESULT_WAIT if self.waited and self.message.wants_result else 0.0)
-        while not (reason := finished_reason(self.message)) and time.monotonic() < ends:
-            time.sleep(0.05)
-        return reason
+    def _end(self) -> str:
+        """Return that another delivery has ended, if it has left the mark."""
+        try:
+            return "it has ended" if get_backend().tally(self.done, 0) else ""
+        except BackendUnavailable as error:
+            logger.warning("%s: it is not known whether it is done: %s", self._who, error)
+            return ""
 
     def count_start(self, name: str) -> None:
         """Count a start, while the lock ``name`` is held, if there may have been one before. Raises ``CrashLoop``."""
@@ -200,28 +198,53 @@ class Earlier:
         if not get_backend().tally(f"starts:{self.mark}", 0):
             get_backend().tally(f"starts:{self.mark}")
 
-    def end(self, error: BaseException | None, seen: bool | None, lost: bool) -> None:
-        """Take the count back, as the run has ended in order; have the message marked as done where that is awaited.
+    def begin_again(self) -> None:
+        """Take the mark back if this very delivery has left it: what is around the body calls it once more."""
+        state = state_of(self.message.request)
+        if state.marked:
+            state.marked = False
+            get_backend().tally(self.done, -1)
 
-        ``seen``: whether the mark of a delivery that comes again was found at the release; ``None``: unknown.
-        ``lost``: whether the lock had ended before, so that the message may have been delivered again, without a mark.
+    def mark_of_end(self, error: BaseException | None) -> str:
+        """Return the mark to leave with the release of the lock, after a run that ended with ``error``, if any.
+
+        It is left later if something follows without which the message has not ended, or if another delivery may have
+        the work.
         """
-        if lost and isinstance(error, StaleClaim | LockLost):
+        if not self._is_final(error):
+            return ""
+        if isinstance(error, Retry):  # the next try was sent
+            return self.done
+        follows = error is not None and (isinstance(error, StaleClaim | LockLost) or will_retry(error))
+        return "" if follows or self.message.is_awaited else self.done
+
+    def end(self, error: BaseException | None, ending: Ending, mark: str = "") -> None:
+        """Take the count back, as the run has ended in order; have the message marked as done if it is not yet.
+
+        ``ending``: that of the lock, which was to leave ``mark`` as ``mark_of_end`` said.
+        """
+        if not ending.outcome and isinstance(error, StaleClaim | LockLost):
             return  # another delivery has the work, and this one stays counted: each might overtake the one before
         if self._starts and (self.row_failed or not isinstance(error, CrashLoop)):  # else others may come
             try:
                 get_backend().tally(self._counter, -self._starts)
             except BackendUnavailable as trouble:
                 logger.warning("%s: it stays counted as started: %s", self._who, trouble)
-        message = self.message
-        continues = message.will_be_redelivered(error) or self._was_sent_again(error)
-        if self.comes_again and not continues and (lost or seen is not False):
-            state_of(message.request).ended = self.mark, bool(lost or seen)
+        if self.comes_again:
+            state, left = state_of(self.message.request), ending.marked
+            if mark and not left:  # the body has released the lock itself, or the store is down
+                left = leave_mark(mark, self.message.task, self.message.id)
+            state.marked = left
+            state.ended = self.done if not mark and self._is_final(error) else None
 
-    @staticmethod
-    def _was_sent_again(error: BaseException | None) -> bool:
-        """Return whether the same try was sent again, by ``defer`` or for its turn. Celery's retry has a signature."""
-        return isinstance(error, Retry) and getattr(error, "sig", None) is None
+    def _is_final(self, error: BaseException | None) -> bool:
+        """Return whether a run that ended with ``error``, if any, is the last of this try that the broker can start.
+
+        Not if the same try was sent again, by ``defer`` or for its turn: unlike Celery's that retry has no signature.
+        """
+        sent_again = isinstance(error, Retry) and getattr(error, "sig", None) is None
+        elsewhere = sent_again or isinstance(error, Duplicate | Parked)
+        return self.comes_again and not (elsewhere or self.message.will_be_redelivered(error))
 
     @property
     def _who(self) -> str:
@@ -229,19 +252,30 @@ class Earlier:
 
 
 def on_postrun(sender: Any = None, **details: Any) -> None:
-    """Mark a message as done, for a delivery that comes again, now that its result is stored (``task_postrun``).
+    """Mark a message as done, now that its result is stored, and what follows it sent (``task_postrun``).
 
     A crash before that needs another run.
     """
     state = sender.request.__dict__.get(STATE)
     if state is None or state.ended is None or sys.exception() is not None:  # it ends by that, without a result
         return
-    (mark, is_sure), state.ended = state.ended, None
+    mark, state.ended = state.ended, None
+    leave_mark(mark, sender, sender.request.id)
+
+
+def leave_mark(mark: str, task: Any, task_id: str) -> bool:
+    """Mark a message as done; return whether the store has answered."""
     try:
-        if is_sure or get_backend().tally(f"again:{mark}", 0):
-            get_backend().tally(f"done:{mark}")
+        get_backend().tally(mark, ttl=mark_ttl(task.app))
     except BackendUnavailable as error:
-        logger.warning("%s[%s] was not marked as done: %s", sender.name, sender.request.id, error)
+        logger.warning("%s[%s] was not marked as done: %s", task.name, task_id, error)
+        return False
+    return True
+
+
+def mark_ttl(app: Any) -> int:
+    """Return for how many milliseconds it stays marked that a message has ended."""
+    return round(return_time(app) * 1000)
 
 
 def finished_reason(message: Message) -> str:

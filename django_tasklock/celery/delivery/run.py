@@ -16,7 +16,7 @@ from celery._state import get_current_worker_task
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.definition import patience_of
 from django_tasklock.celery.delivery.defer import defer_within, put_off, resolve
-from django_tasklock.celery.delivery.duplicates import Earlier
+from django_tasklock.celery.delivery.duplicates import Earlier, mark_ttl
 from django_tasklock.celery.delivery.line import Line
 from django_tasklock.celery.host import ended_by_worker, will_retry
 from django_tasklock.celery.message import Message, left_mark
@@ -152,6 +152,7 @@ class TaskCaller(Caller):
                 self.line.begin()
             except DOWN as error:
                 logger.warning("lock %r: parked messages could not be read: %s", self.lock.name, error)
+        self.earlier.begin_again()
         if self.message.delivered_before:
             self.earlier.end_if_done()
 
@@ -195,18 +196,19 @@ class TaskCaller(Caller):
 
     def release(self, lease: Lease, error: BaseException | None) -> None:
         """Leave the line, so that the next holder finds nothing of this message; release the lock; promote the next."""
-        lock, again = self.lock, f"again:{self.earlier.mark}"
+        lock = self.lock
         try:
             if self.line is not None:
                 self.line.leave()
         finally:  # a time limit may strike in the ``try`` block
-            names = ((lock.name,) if self.callers_park else ()) + ((again,) if self.message.acks_late else ())
-            released, flags = lock.give_and_clear(lease, names)
+            mark = self.earlier.mark_of_end(error)
+            ttl = mark_ttl(self.message.task.app) if mark else 0
+            ending = lock.give_and_mark(lease, mark, ttl, clear=self.callers_park)
         if self.line is not None:
             self.line.promote_after_release()
-        elif self.callers_park and (self._is_flagged() if flags is None else lock.name in flags):
+        elif self.callers_park and (self._is_flagged() if ending.flagged is None else ending.flagged):
             promote(lock.name, self.message.task.app)
-        self.earlier.end(error, None if flags is None else again in flags, lost=not released)
+        self.earlier.end(error, ending, mark)
 
     def _is_flagged(self) -> bool:
         """Return whether the lock is flagged because a message was parked behind it, where the release did not say."""

@@ -230,6 +230,21 @@ class LockContract(StoreContract):
         assert backend.release("starts:1", mine.token) is Released.RELEASED
         assert backend.tally("starts:1", 0) == 2
 
+    def test_a_release_leaves_a_mark_also_of_what_was_lost(self, backend: LockStore) -> None:
+        """Sent twice, too: that says that something has ended, not how often."""
+        mine, other = an_ask("video:1"), an_ask("video:1")
+        granted(backend.acquire(mine))
+        assert backend.release_and_mark("video:1", mine.token, "done:1", 60_000, clear=False).marked
+        assert backend.get("video:1") is None
+        assert backend.release_and_mark("video:1", mine.token, "done:1", 60_000, clear=False).outcome is Released.GONE
+        granted(backend.acquire(other))
+        answer = backend.release_and_mark("video:1", mine.token, "done:2", 60_000, clear=True)
+        assert (answer.outcome, answer.marked) == (Released.NOT_YOURS, True)
+        assert held(backend.get("video:1")).token == other.token
+        assert backend.tally("done:1", 0) > 0
+        assert backend.tally("done:2", 0) == 1
+        assert backend.release_and_mark("video:1", other.token, "", 0, clear=False) == (Released.RELEASED, None, False)
+
     def test_different_names_are_different_locks(self, backend: LockStore) -> None:
         asks = [an_ask(name) for name in dict.fromkeys(NAMES)]
         for mine in asks:

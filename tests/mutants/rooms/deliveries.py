@@ -30,8 +30,8 @@ FAULTS = [
     Fault(
         "celery/delivery/duplicates.py",
         "a message that has ended is not marked as done",
-        '            get_backend().tally(f"done:{mark}")',
-        "            pass",
+        "    leave_mark(mark, sender, sender.request.id)",
+        "    pass",
         AGAIN,
     ),
     Fault(
@@ -40,6 +40,34 @@ FAULTS = [
         " or sys.exception() is not None:",
         ":",
         AGAIN,
+    ),
+    Fault(
+        "celery/delivery/duplicates.py",
+        "what has ended runs again if its worker is killed before the acknowledgement",
+        'return "" if follows or self.message.is_awaited else self.done',
+        'return ""',
+        "tests/celery/test_ended.py::test_it_ends",
+    ),
+    Fault(
+        "celery/delivery/duplicates.py",
+        "a result, or the next message of a chain, is lost with a worker that is killed before it is stored or sent",
+        'return "" if follows or self.message.is_awaited else self.done',
+        "return self.done",
+        "tests/celery/test_ended.py::TestWhatFollows",
+    ),
+    Fault(
+        "celery/delivery/run.py",
+        "a body that is called once more in its message counts as done while it runs",
+        "        self.earlier.begin_again()",
+        "        pass",
+        "tests/celery/test_ended.py::TestWhatHasNotEnded",
+    ),
+    Fault(
+        "backends/redis/__init__.py",
+        "the mark of an end is not left by the script that releases the lock",
+        "if ARGV[4] ~= '0' then",
+        "if false then",
+        "tests/contract/test_conformance.py -k leaves_a_mark",
     ),
     Fault(
         "celery/delivery/duplicates.py",
