@@ -59,11 +59,11 @@ class TestGevent:
         server = celery_site.worker(pool="gevent", concurrency=2)
         for kind in KINDS:
             limited = Begun(celery_site, kind, "sits", True, {"time_limit": 0.5})
-            limited.left("FAILURE", "uploading")
+            limited.left("FAILURE", "failed")
             revoked = Begun(celery_site, kind, "sits", True, {})
             revoked.started()
             revoke(celery_site, server, revoked.result.id, terminate=True)
-            revoked.left("REVOKED", "uploading")
+            revoked.left("REVOKED", "failed")
             assert limited.told() == revoked.told() == ["start", "raised"]
 
     def test_a_late_heartbeat_is_logged(self, celery_site):
