@@ -21,33 +21,26 @@ def visibility_timeout(app: Any) -> float:
     usual = getattr(channel, "default_visibility_timeout", None) or getattr(channel, "visibility_timeout", None)
     if not isinstance(usual, int | float):
         return math.inf
-    own = own_timeout(app)
-    return float(usual) if own is None else own
-
-
-def own_timeout(app: Any) -> float | None:
-    """Return the project's own ``visibility_timeout`` setting in seconds, or ``None``."""
-    found = _options(app).get("visibility_timeout")
-    return None if found is None else float(found)
+    own = _options(app).get("visibility_timeout")
+    return float(usual if own is None else own)
 
 
 def message_lease(app: Any) -> float | None:
     """Return the seconds after which a message that no worker renews is redelivered; ``None``: none is renewed.
 
-    It is the project's own ``visibility_timeout``, or else ``MESSAGE_LEASE``. Only kombu's Redis transport needs
+    It is ``MESSAGE_LEASE``, or the ``visibility_timeout`` if that is shorter. Only kombu's Redis transport needs
     renewals: RabbitMQ returns a dead worker's messages by itself.
     """
     setting = get_settings().MESSAGE_LEASE
     if setting is None or not is_redis(app):
         return None
-    own = own_timeout(app)
-    return milliseconds(setting, "MESSAGE_LEASE") / 1000 if own is None else own
+    return min(milliseconds(setting, "MESSAGE_LEASE") / 1000, visibility_timeout(app))
 
 
 def redelivery_timeout(app: Any) -> float:
     """Return the seconds after which this worker's messages may be redelivered if it was stopped for that long."""
     lease = message_lease(app)
-    return visibility_timeout(app) if lease is None else min(lease, visibility_timeout(app))
+    return visibility_timeout(app) if lease is None else lease
 
 
 def return_time(app: Any) -> float:

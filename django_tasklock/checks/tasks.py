@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any
 
 from django.core import checks
 
-from django_tasklock.celery.broker import message_lease, own_timeout, visibility_timeout
+from django_tasklock.celery.broker import message_lease, visibility_timeout
 from django_tasklock.celery.definition import lock_of
-from django_tasklock.celery.messages.marks import project_app, project_lease, project_marks, without_mark
+from django_tasklock.celery.messages.marks import project_app, project_lease
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.celery.task_modules import import_task_modules
 from django_tasklock.checks.settings import valid_settings
-from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, milliseconds, spans
+from django_tasklock.conf import DEFAULT, UNTIL_RELEASED, spans
 from django_tasklock.decorators.locks import undecided
 from django_tasklock.guards.guard import registered
-from django_tasklock.logs import log
 
 MAX_NAMES = 5
 SHORTEST_LEASE = 3.0
@@ -24,54 +22,17 @@ SHORTEST_LEASE = 3.0
 
 
 def check_message_lease(app_configs: Any = None, **kwargs: Any) -> list[checks.CheckMessage]:
-    """Report E007: leases of messages that are too short to be renewed. W019: longer than needed. W020: not renewed."""
-    settings = valid_settings()
-    lease = None if settings is None else project_lease()
-    if settings is None or lease is None:
-        return []
-    own = own_timeout(project_app())
-    where = "TASKLOCK['MESSAGE_LEASE']" if own is None else "The visibility_timeout in broker_transport_options"
-    messages: list[checks.CheckMessage] = []
-    if lease < SHORTEST_LEASE:
-        messages.append(
-            checks.Error(
-                f"{where} is {lease:g} s, so short that one slow answer of the broker delivers a living worker's"
-                " messages again.",
-                hint=f"Take {SHORTEST_LEASE:g} s or more; 60 is right for most.",
-                id="tasklock.E007",
-            )
-        )
-    wanted = milliseconds(settings.MESSAGE_LEASE, "MESSAGE_LEASE") / 1000
-    if own is not None and own > wanted:
-        messages.append(
-            checks.Warning(
-                f"{where} is {own:g} s: for so long a dead worker's messages wait until they start again.",
-                hint=f"Remove it: it is TASKLOCK['MESSAGE_LEASE'], {wanted:g} s, then. What a living worker has is"
-                " renewed, however long it takes.",
-                id="tasklock.W019",
-            )
-        )
-    return messages + _report_workers(lease)
-
-
-def _report_workers(lease: float) -> list[checks.CheckMessage]:
-    """Ask the workers themselves, which takes two seconds; nothing if the broker does not answer."""
-    try:
-        unmarked = without_mark(project_app(), project_marks())
-        if unmarked:  # one that has just started may have left its mark by now
-            unmarked = without_mark(project_app(), project_marks())
-    except Exception as error:
-        log(logging.INFO, "messages: the workers on the broker could not be asked: %r", error)
-        return []
-    if not unmarked:
+    """Report E007: leases of messages that are too short to be renewed."""
+    lease = None if valid_settings() is None else project_lease()
+    if lease is None or lease >= SHORTEST_LEASE:
         return []
     return [
-        checks.Warning(
-            "These workers do not renew the messages that they have, and each of their tasks that takes longer than"
-            f" {lease:g} s, or waits so long for its countdown, is started a second time by workers that do:"
-            f" {_join_names(unmarked)}.",
-            hint="Give them this app and version, or set TASKLOCK['MESSAGE_LEASE'] to 3600 until they have it.",
-            id="tasklock.W020",
+        checks.Error(
+            f"The lease of messages is {lease:g} s (TASKLOCK['MESSAGE_LEASE'], or the visibility_timeout in"
+            " broker_transport_options if that is shorter), so short that one slow answer of the broker delivers a"
+            " living worker's messages again.",
+            hint=f"Take {SHORTEST_LEASE:g} s or more for both; 60 is right for most.",
+            id="tasklock.E007",
         )
     ]
 

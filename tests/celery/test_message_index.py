@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
+import math
 import signal
 import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +14,10 @@ import pytest
 import redis
 from kombu import Connection, Consumer, Producer, Queue
 
-from django_tasklock.celery.messages import marks
+from django_tasklock.celery.messages import index as index_module, marks
 from django_tasklock.celery.messages.held import fetched_by
-from django_tasklock.celery.messages.index import Index
+from django_tasklock.celery.messages.index import Index, lease_fetched
+from django_tasklock.types import monotonic
 from tests.support.redis_server import RedisServer
 from tests.support.sentinel import SERVICE, watched
 
@@ -27,6 +31,7 @@ class Fetching:
         self.connection = connection
         queue = Queue("line")
         channel = connection.channel()
+        lease_fetched(channel.qos)
         producer = Producer(channel)
         self.messages: list[Any] = []
         consumer = Consumer(channel, [queue], callbacks=[lambda body, message: self.messages.append(message)])
@@ -49,8 +54,10 @@ def exercise(fetching: Fetching, client: redis.Redis, prefix: str = "") -> None:
     name = f"{prefix}unacked_index"
     tags = [message.delivery_tag for message in fetched_by(fetching.connection)]
     assert sorted(tags) == sorted(message.delivery_tag for message in fetching.messages)
-    assert client.zcard(name) == len(tags)
-    long_ago = time.time() - 2 * LEASE
+    fetched = [at for _, at in client.zrange(name, 0, -1, withscores=True)]
+    assert len(fetched) == len(tags)
+    assert all(at.is_integer() and abs(time.time() - at) < LEASE / 2 for at in fetched)
+    long_ago = float(int(time.time() - 2 * LEASE))
     client.zadd(name, dict.fromkeys(tags, long_ago), xx=True)
     kept, over, done = tags[0], tags[1], tags[2:]
     for message in fetching.messages:
@@ -81,6 +88,61 @@ def test_with_and_without_a_prefix(redis_server: RedisServer, prefix: str) -> No
     options = {"global_keyprefix": prefix} if prefix else {}
     with redis.Redis.from_url(redis_server.url) as client:
         exercise(Fetching(Connection(redis_server.url, transport_options=options)), client, prefix)
+
+
+@pytest.mark.redis
+def test_what_others_have_fetched_is_rarely_read_and_stays(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A hundred workers look every three seconds, and the others' countdowns are many. All is read once a lease, and
+    over each connection, which may be to another server.
+    """
+    with redis.Redis.from_url(redis_server.url) as client:
+        fetching = Fetching(Connection(redis_server.url))
+        late, later, last = [message.delivery_tag for message in fetching.messages]
+        client.zadd("unacked_index", {f"other {number}": 1000.5 + number for number in range(5000)})
+        fetching.index.restore()
+
+        def looked() -> int:
+            before = client.info("stats")["total_net_output_bytes"]
+            fetching.index.restore()
+            return int(client.info("stats")["total_net_output_bytes"]) - before
+
+        assert looked() < 50_000
+        now = time.time()
+        client.zadd("unacked_index", {late: float(math.ceil(now - LEASE))})
+        monkeypatch.setattr(time, "time", lambda: now + 1)
+        assert looked() < 50_000
+        assert client.llen("line") == 1
+        client.zadd("unacked_index", {later: 2000.0})
+        fetching.index.close()
+        fetching.index.restore()
+        assert client.llen("line") == 2
+        client.zadd("unacked_index", {last: 2000.0})
+        monkeypatch.setattr(index_module, "monotonic", lambda: monotonic() + LEASE)
+        fetching.index.restore()
+        assert client.llen("line") == 3
+        assert client.zcard("unacked_index") == 5000
+        fetching.close()
+
+
+@pytest.mark.redis
+def test_a_dead_worker_s_many_are_put_back_bit_by_bit(
+    redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who does it has messages of its own to renew. The oldest becomes the next."""
+    with redis.Redis.from_url(redis_server.url) as client:
+        fetching = Fetching(Connection(redis_server.url))
+        tags = [message.delivery_tag for message in fetching.messages]
+        client.zadd("unacked_index", {tag: 1000.0 + number for number, tag in enumerate(tags)})
+        seconds = count()
+        monkeypatch.setattr(index_module, "monotonic", lambda: float(next(seconds)))  # the patience is 2 s
+        for left in (1, 0):
+            fetching.index.restore()
+            assert client.zcard("unacked_index") == left
+        line = [json.loads(text)["properties"]["delivery_tag"] for text in client.lrange("line", 0, -1)]
+        assert line == tags[::-1]
+        fetching.close()
 
 
 def test_sentinel(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ import signal
 from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import redis
@@ -265,13 +265,64 @@ def test_a_main_process_that_is_stopped_for_twice_the_lease(site: Site) -> None:
     assert [one.event for one in site.events(key="locked")] == ["start", "end"]
 
 
-def test_who_does_not_renew_is_named_and_a_projects_own_timeout_is_the_lease(site: Site) -> None:
-    old = site.worker(tasklock={"MESSAGE_LEASE": None})
-    new = site.worker(broker_transport_options={"visibility_timeout": 30})
-    site.wait_until(lambda: mark_of(site, new))
-    found = marks.read_marks(site.app)
-    assert [(mark.node, mark.lease) for mark in found] == [(new.name, 30)]
-    assert marks.without_mark(site.app, found) == [old.name]
+class TestBesideWorkersThatDoNotRenew:
+    """As in the first deploy, beside workers without this app: what they have is left to them and to Celery."""
+
+    OLD: ClassVar[dict[str, Any]] = {"tasklock": {"MESSAGE_LEASE": None}}
+
+    @pytest.mark.quick
+    def test_each_keeps_what_it_has_and_the_dead_give_theirs_back(self, site: Site, broker: redis.Redis) -> None:
+        """Whatever visibility timeouts they have; what is killed before it has renewed anything has its lease, too."""
+        gate = site.gate()
+        site.worker(prefetch=2, visibility_timeout=7200, **self.OLD)
+        site.publish("hold", "old later", options={"countdown": 3600})
+        for key in ("old", "old ahead"):
+            site.publish("hold", key, until=gate)
+        site.wait_until(lambda: broker.hlen("unacked") == 3)
+        # Its own renewals are three seconds apart.
+        killed = site.worker(visibility_timeout=120, tasklock={"MESSAGE_LEASE": 3600})
+        site.publish("hold", "new", until=gate)
+        site.started("new")
+        killed.kill()
+        last = site.worker(concurrency=3)
+        site.started("new", 2, LEASE + SLACK)
+        renewed(site, last)
+        assert [one.key for one in site.events("start")] == ["old", "new", "new"]
+        assert broker.hlen("unacked") == 4
+        assert sweep(pause=0).counts["lapsed"].found == 0
+        gate.open()
+        site.started("old ahead")
+
+    @pytest.mark.slow
+    @pytest.mark.long
+    def test_a_rolling_deploy_runs_nothing_twice(self, site: Site) -> None:
+        """Bodies that take longer than a lease, short ones and countdowns; new workers come, old ones end warm."""
+        workers = [site.worker(concurrency=3, prefetch=2, **self.OLD) for _ in range(2)]
+        sent: list[str] = []
+
+        def publish() -> None:
+            number = len(sent)
+            seconds = 2 * LEASE if number % 5 == 0 else 0.1
+            options = {"countdown": 2 * LEASE} if number % 5 == 1 else {}
+            sent.append(str(site.publish("hold", number, seconds, options=options)))
+
+        def done() -> set[str]:
+            return {one.task_id for one in site.events("end")}
+
+        def busy(number: int) -> bool:
+            if len(sent) - len(done()) < 10:
+                publish()
+            return len(done()) >= number
+
+        for number in range(1, 5):
+            site.wait_until(lambda number=number: busy(20 * number), PATIENCE)
+            workers.append(site.worker(concurrency=3, prefetch=2))
+            if number % 2 == 0:
+                workers[number // 2 - 1].terminate()
+        site.wait_until(lambda: busy(120), PATIENCE)
+        site.wait_until(lambda: done() == set(sent), PATIENCE)
+        settled(site)
+        assert len(site.events("start")) == len(sent)
 
 
 def test_a_broker_s_user_without_a_right_to_what_only_informs(site: Site, broker: redis.Redis) -> None:

@@ -5,6 +5,9 @@ scans the set requeues the messages that are older than the visibility timeout. 
 ``XX`` makes sure that this does not restore one that was acknowledged meanwhile. Like kombu's own, the times are those
 of the workers' clocks: machines whose clocks differ by more than a lease take each other's messages for abandoned.
 
+A worker that renews writes whole seconds, from the fetch on, and only such messages have a lease. Those of other
+workers, whose times have fractions, are left to kombu.
+
 The connection is made by kombu, so TLS, Sentinel, sockets and key prefixes are as the project has set them.
 """
 
@@ -12,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import time
 import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -20,6 +24,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from django_tasklock.exceptions import BackendUnavailable
+from django_tasklock.types import monotonic
 
 PREFIX = "tasklock_message_leases"
 """What the keys beside kombu's own begin with."""
@@ -28,7 +33,7 @@ MUTEX = f"{PREFIX}_mutex"
 REPLY_TIMEOUT = 2.0
 """Seconds in which the broker has to answer a process that is no worker."""
 LIMIT = 10_000
-"""The most messages that are read at once."""
+"""The most messages of a sample."""
 CHUNK = 1000
 """Messages renewed by one command: Redis serves no other client meanwhile."""
 
@@ -48,16 +53,17 @@ class Index:
     def __init__(self, connection: Any, lease: float, patience: float) -> None:
         options = {
             **connection.transport_options,
-            "visibility_timeout": lease,
-            # A worker that is killed while it requeues blocks all others for this long. With kombu's own mutex, which
-            # kombu takes from time to time as well, it would be five minutes.
-            "unacked_mutex_key": MUTEX,
-            "unacked_mutex_expire": max(1, int(patience * 2)),
             "socket_timeout": patience,
             "socket_connect_timeout": patience,
         }
+        self._lease = lease
+        self._patience = patience
         self._connection = connection.clone(transport_options=options, connect_timeout=patience)
         self._opened: Any = None
+        self._read_all = -math.inf
+        """When this connection last read the index from its beginning, which has all countdowns of other workers."""
+        self._nothing_until = 0.0
+        """The time before which no message with a lease was renewed at last, as of then."""
         self._queues: dict[tuple[str, str], tuple[str, ...]] = {}
 
     @property
@@ -70,23 +76,43 @@ class Index:
         with self._client() as client:
             rest = iter(tags)
             while chunk := list(islice(rest, CHUNK)):
-                now = time.time()
-                client.zadd(self._channel.unacked_index_key, dict.fromkeys(chunk, now), xx=True)
+                client.zadd(self._channel.unacked_index_key, dict.fromkeys(chunk, renewed_now()), xx=True)
 
     def restore(self) -> None:
-        """Requeue each message whose lease has expired, unless another worker is doing so."""
-        self._channel.qos.restore_visible(num=self._channel.unacked_restore_limit, interval=1)
+        """Requeue the messages whose lease has expired, unless another worker is doing so. What takes too long remains
+        for the next call.
+        """
+        from kombu.transport.redis import Mutex, MutexHeld  # it needs redis-py
+
+        began, before = monotonic(), time.time() - self._lease
+        if began - self._read_all >= self._lease:  # somebody's clock may have been set meanwhile
+            self._read_all, self._nothing_until = began, 0.0
+        if not self._renewed_between(self._nothing_until, before):
+            self._nothing_until = before
+            return
+        # A worker that is killed while it requeues blocks all others for this long. With kombu's own mutex, which kombu
+        # takes from time to time as well, it would be five minutes.
+        expires = max(1, int(self._patience * 2))
+        with contextlib.suppress(MutexHeld), self._client() as client, Mutex(client, MUTEX, expires):
+            # Read again: what another worker has put back meanwhile may have been fetched since.
+            lapsed = [*self._renewed_between(self._nothing_until, before)]
+            for tag in lapsed[::-1][: self._channel.unacked_restore_limit]:  # the oldest becomes the next
+                if monotonic() - began > self._patience:  # the worker has its own to renew, and the mutex expires
+                    break
+                self.requeue(tag)
 
     def lapsed(self, since: float = 0.0) -> dict[str, float]:
         """Return the delivery tags of messages whose lease expired ``since`` seconds ago, or before, each with the time
         of its last renewal.
         """
+        return self._renewed_between(0.0, time.time() - self._lease - since)
+
+    def _renewed_between(self, first: float, last: float) -> dict[str, float]:
         with self._client() as client:
-            before = time.time() - self._channel.visibility_timeout - since
             # As in read(); ZRANGE is prefixed by kombu 5.7 and by none before.
             key = f"{self._channel.global_keyprefix}{self._channel.unacked_index_key}"
-            found = client.zrangebyscore(key, 0, before, start=0, num=LIMIT, withscores=True)
-        return {_text(tag): at for tag, at in found}
+            found = client.zrangebyscore(key, first, last, withscores=True)
+        return {_text(tag): at for tag, at in found if at.is_integer()}
 
     def unacknowledged(self, tag: str) -> Unacknowledged | None:
         """Return a message that a worker has fetched; ``None`` if it is acknowledged."""
@@ -194,7 +220,7 @@ class Index:
 
     def close(self) -> None:
         """Close the connection. The next request opens another one."""
-        self._opened = None
+        self._opened, self._read_all = None, -math.inf
         with contextlib.suppress(Exception):
             self._connection.collect()
 
@@ -205,10 +231,30 @@ class Index:
             self._opened = self._connection.channel()
             # The messages of this channel belong to a running worker and must not be requeued when it closes.
             self._opened.do_restore = False
+            lease_fetched(self._opened.qos)
         return self._opened
 
     def _client(self) -> AbstractContextManager[Any]:
         return self._channel.conn_or_acquire()  # type: ignore[no-any-return]
+
+
+def renewed_now() -> float:
+    """Return the time of a renewal: the next whole second. kombu's own time is whole once in four million."""
+    return float(math.ceil(time.time()))
+
+
+def lease_fetched(qos: Any) -> None:
+    """Let the messages of a channel have their lease from the moment in which they are fetched."""
+    acquire = qos.pipe_or_acquire
+
+    @contextlib.contextmanager
+    def leasing(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        with acquire(*args, **kwargs) as pipe:
+            zadd = type(pipe).zadd
+            pipe.zadd = lambda key, tags: zadd(pipe, key, dict.fromkeys(tags, renewed_now()))
+            yield pipe
+
+    qos.pipe_or_acquire = leasing
 
 
 @contextlib.contextmanager

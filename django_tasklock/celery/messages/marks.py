@@ -1,8 +1,4 @@
-"""The mark that each renewing worker leaves in the broker, and the workers without one.
-
-A worker that does not renew (without this app, of an earlier version, with ``MESSAGE_LEASE`` off) looks dead to those
-that do: they requeue its long tasks and its countdowns, which are then started a second time.
-"""
+"""The mark that each renewing worker leaves in the broker, by which health and metrics know what it has."""
 
 from __future__ import annotations
 
@@ -21,8 +17,6 @@ KEY = PREFIX
 """The hash in the broker: a field for each worker, by its name and its own id, to its mark."""
 RETENTION = 24 * 3600.0
 """Seconds for which an expired mark is kept, for people to see."""
-REPLY_TIMEOUT = 2.0
-"""Seconds in which workers have to answer a ping."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +78,6 @@ def read_marks(app: Any) -> list[Mark]:
         return []
     with temporary_index(app, lease) as index:
         return read(index)
-
-
-def without_mark(app: Any, marks: list[Mark]) -> list[str]:
-    """Return the names of the workers that answer a ping and have no current mark among ``marks``."""
-    # Not over a connection of the app's pool, which would return there with a reply of Redis still to come.
-    with app.connection_for_write() as connection:
-        answers = app.control.ping(timeout=REPLY_TIMEOUT, connection=connection) or []
-    marked = {mark.node for mark in marks if mark.is_current}
-    return sorted({node for answer in answers for node in answer} - marked)
 
 
 def project_app() -> Any:

@@ -23,7 +23,7 @@ from django_tasklock import counts, signals
 from django_tasklock.celery.broker import message_lease
 from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.held import HeldMessages
-from django_tasklock.celery.messages.index import Index
+from django_tasklock.celery.messages.index import Index, lease_fetched
 from django_tasklock.celery.messages.progress import Progress
 from django_tasklock.celery.request import Request
 from django_tasklock.db.forks import no_fork
@@ -122,6 +122,7 @@ class Renewer:
     def use_connection(self, connection: Any, qos: Any, running: Any) -> None:
         """Start or continue with this connection of the worker. ``running``: returns the messages that run on."""
         with no_fork():
+            lease_fetched(qos)
             self._messages.use_connection(connection, qos, running)
             self._progress.hook_into(qos)
             self._connection = connection
@@ -178,7 +179,7 @@ class Renewer:
             marks.write(index, mark)
             self._mark = mark
         if began - self._last_interruption >= self.lease:
-            with self._optional("SET", "+set +get +del +evalsha +script ~"):
+            with self._optional("ZRANGEBYSCORE or SET", "+zrangebyscore +set +get +del +evalsha +script ~"):
                 index.restore()
 
     def _report_lateness(self, late: float, messages: int) -> None:

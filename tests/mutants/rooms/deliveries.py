@@ -212,8 +212,8 @@ FAULTS = [
     Fault(
         "celery/messages/index.py",
         "a renewal revives a message that was acknowledged meanwhile",
-        "dict.fromkeys(chunk, now), xx=True)",
-        "dict.fromkeys(chunk, now))",
+        "dict.fromkeys(chunk, renewed_now()), xx=True)",
+        "dict.fromkeys(chunk, renewed_now()))",
         "tests/celery/test_message_index.py",
     ),
     Fault(
@@ -236,6 +236,22 @@ FAULTS = [
         '        if not get_backend().tally(f"starts:{self.mark}", 0):',
         "        if False:",
         COUNT,
+    ),
+    Fault(
+        "celery/messages/index.py",
+        "in the first deploy, what old workers have is put back and runs twice",
+        " for tag, at in found if at.is_integer()}",
+        " for tag, at in found}",
+        "tests/celery/test_message_lease.py::TestBesideWorkersThatDoNotRenew::"
+        "test_each_keeps_what_it_has_and_the_dead_give_theirs_back",
+    ),
+    Fault(
+        "celery/messages/renewal.py",
+        "what a worker fetched before it is killed, and has not renewed, waits for kombu",
+        "            lease_fetched(qos)",
+        "            pass",
+        "tests/celery/test_message_lease.py::TestBesideWorkersThatDoNotRenew::"
+        "test_each_keeps_what_it_has_and_the_dead_give_theirs_back",
     ),
     Fault(
         "celery/receivers.py",
