@@ -118,6 +118,7 @@ def test_what_others_have_fetched_is_rarely_read_and_stays(
         fetching.index.close()
         fetching.index.restore()
         assert client.llen("line") == 2
+        fetching.index.restore()
         client.zadd("unacked_index", {last: 2000.0})
         monkeypatch.setattr(index_module, "monotonic", lambda: monotonic() + LEASE)
         fetching.index.restore()

@@ -348,6 +348,48 @@ def test_a_broker_s_user_without_a_right_to_what_only_informs(site: Site, broker
         assert limited.log().count(f"the broker refuses {command.upper()} to the user 'site'") == 1
 
 
+class TestWhatTheBrokerHasHandedOut:
+    """kombu has asked for a message before it knew that it wants no more: it waits nowhere that a kill can reach."""
+
+    @pytest.fixture(autouse=True)
+    def _asks_for_long(self, site: Site) -> None:
+        site.configure(broker_transport_options={"polling_interval": 10})  # a second by itself
+
+    def test_is_recorded_while_the_prefetch_count_is_reached(self, site: Site, broker: redis.Redis) -> None:
+        """As by a countdown that ends: until then it allows one more."""
+        gate = site.gate()
+        first = site.worker(prefetch=2)
+        site.publish("hold", "runs", until=gate)
+        site.publish("hold", "due", until=gate, options={"countdown": 1})
+        site.started("runs")
+        inspect = site.app.control.inspect([first.name], timeout=1)
+        site.wait_until(lambda: len((inspect.reserved() or {}).get(first.name, ())) == 1)
+        site.publish("hold", "more", until=gate)
+        site.wait_until(lambda: broker.hlen("unacked") == 3)
+        first.kill()
+        site.worker(concurrency=3)
+        site.started("more", 1, LEASE + SLACK)
+        gate.open()
+        settled(site)
+
+    def test_is_put_back_by_a_warm_shutdown(self, site: Site) -> None:
+        """Which may take long, or end by ``kill -9``."""
+        gate = site.gate()
+        first = site.worker(prefetch=4)
+        site.publish("hold", "runs", until=gate)
+        site.started("runs")
+        site.accepted(first)
+        first.terminate()
+        site.wait_until(lambda: not site.app.control.ping([first.name], timeout=1))  # it has left its loop
+        site.publish("hold", "more")
+        second = site.worker()
+        assert site.started("more").pid in second.children()
+        gate.open()
+        first.ended()
+        settled(site)
+        assert [one.event for one in site.events(key="runs")] == ["start", "end"]
+
+
 class TestTheSweep:
     """It puts back what dead workers had where no worker lives."""
 

@@ -25,6 +25,7 @@ from django_tasklock.celery.messages import marks
 from django_tasklock.celery.messages.held import HeldMessages
 from django_tasklock.celery.messages.index import Index, lease_fetched
 from django_tasklock.celery.messages.progress import Progress
+from django_tasklock.celery.messages.replies import always_read, stop_fetching
 from django_tasklock.celery.request import Request
 from django_tasklock.db.forks import no_fork
 from django_tasklock.logs import log
@@ -70,7 +71,12 @@ class MessageLease(bootsteps.StartStopStep):
         self._renewer.use_connection(consumer.connection, qos, partial(_running_in, consumer))
 
     def stop(self, consumer: Any) -> None:
-        """Do nothing: the worker fetches no more messages, but may still have some."""
+        """Fetch no more messages. Those that the worker has are renewed until it has finished them."""
+        if _ends(consumer) and consumer.task_consumer is not None:
+            try:
+                stop_fetching(consumer.task_consumer)
+            except Exception as error:
+                log(logging.WARNING, "messages: the last reply of the broker could not be read: %r", error)
 
     def shutdown(self, consumer: Any) -> None:
         """Stop the renewals: the worker has finished its tasks."""
@@ -83,10 +89,14 @@ def _running_in(consumer: Any) -> Iterable[Any]:
 
     None if the worker is stopping, or is configured to cancel its tasks then.
     """
-    ends = consumer.blueprint.state != bootsteps.RUN  # type: ignore[attr-defined]  # missing in its type stubs
-    if ends or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
+    if _ends(consumer) or consumer.app.conf.worker_cancel_long_running_tasks_on_connection_loss:
         return ()
     return [request.message for request in tuple(state.active_requests)]
+
+
+def _ends(consumer: Any) -> bool:
+    """Return whether the worker is stopping, and not only its connection."""
+    return bool(consumer.blueprint.state != bootsteps.RUN)  # type: ignore[attr-defined]  # missing in its type stubs
 
 
 class Renewer:
@@ -125,6 +135,7 @@ class Renewer:
             lease_fetched(qos)
             self._messages.use_connection(connection, qos, running)
             self._progress.hook_into(qos)
+            always_read(qos)
             self._connection = connection
             if self._thread is None:
                 self._renewed = monotonic()

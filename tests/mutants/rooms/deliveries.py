@@ -210,6 +210,20 @@ FAULTS = [
         "tests/celery/test_message_lease.py::test_it_is_delivered_once_while_its_worker_lives_and_again_when_that_is_dead",
     ),
     Fault(
+        "celery/messages/replies.py",
+        "a message that the broker hands out when a countdown has ended is lost with its worker",
+        "bool(qos.channel._in_poll) or can_consume()",
+        "can_consume()",
+        "tests/celery/test_message_lease.py::TestWhatTheBrokerHasHandedOut",
+    ),
+    Fault(
+        "celery/messages/renewal.py",
+        "a worker that stops keeps the message that it was handed at last",
+        "                stop_fetching(consumer.task_consumer)",
+        "                pass",
+        "tests/celery/test_message_lease.py::TestWhatTheBrokerHasHandedOut",
+    ),
+    Fault(
         "celery/messages/index.py",
         "a renewal revives a message that was acknowledged meanwhile",
         "dict.fromkeys(chunk, renewed_now()), xx=True)",
