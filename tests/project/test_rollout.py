@@ -94,6 +94,7 @@ class Rollout:
             )
 
         def stop() -> None:
+            (self.directory / "gate").touch()  # or its threads wait for ever
             worker.terminate()
             worker.wait(60)
 
