@@ -43,9 +43,10 @@ def settle():
         work()
 
 def clean_up():
-    cleanup._free_when_dead = lambda *what: False
+    cleanup._await_end = lambda *what: (None, False)
     cleanup.release_connections = work
-    cleanup._clean_up(SimpleNamespace(name="a.task"), "id", "a lock", {}, None)
+    task = SimpleNamespace(name="a.task")
+    cleanup._clean_up(cleanup.Ended(task, "id", {"key": "a lock"}, (), {}, None, begun=True))
 
 def fork_during(works):
     if not os.fork():  # the first fork imports what the others have
