@@ -49,11 +49,8 @@ def return_time(app: Any) -> float:
     That is what the broker takes to notice, an hour at most by default (RabbitMQ notices at once, or when its
     ``consumer_timeout`` ends), and an hour in which all workers may be busy or down.
     """
-    seconds = own_timeout(app)
-    if seconds is None:
-        lease = get_settings().MESSAGE_LEASE
-        seconds = HOUR if lease is None else milliseconds(lease, "MESSAGE_LEASE") / 1000
-    return seconds + HOUR
+    seconds = redelivery_timeout(app)
+    return (HOUR if math.isinf(seconds) else seconds) + HOUR
 
 
 def shortest_countdown(app: Any) -> float:
