@@ -14,9 +14,9 @@ from django_tasklock.celery.options import pop_keywords
 from django_tasklock.conf import milliseconds
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
-from django_tasklock.decorators.rates import LimitOfCall
+from django_tasklock.decorators.rates import LimitOfCall, refuse_second_limit
 from django_tasklock.decorators.rows import GuardedRow, GuardedRows
-from django_tasklock.decorators.wrapping import is_async
+from django_tasklock.decorators.wrapping import is_async, layers_of
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.names import parameters_of
 
@@ -50,7 +50,7 @@ def rate_limit_of(task: Any) -> LimitOfCall | None:
 
 def limiters_of(task: Any) -> Iterator[PermitOfCall]:
     """Return the concurrency limiters of a task's decorated function, the outermost first."""
-    for function in _layers(body_of(task)):
+    for function in layers_of(body_of(task)):
         if isinstance(limiter := getattr(function, "limiter", None), PermitOfCall):
             yield limiter
 
@@ -103,13 +103,14 @@ def patience_of(task: Any) -> float:
 def check_decorated(kind: Any) -> None:
     """Check a task whose body is decorated by this package, when Celery binds the task to its app.
 
-    Raises ``TaskLockError`` for a coroutine function, for ``{0}`` in a name where it is the task, and for a
+    Raises ``TaskLockError`` for a coroutine function, two rate limits, ``{0}`` in a name where it is the task, and a
     ``patience`` that is no duration.
     """
     if not is_decorated(kind):
         return
     refuse_coroutine(kind)
     patience_of(kind)
+    refuse_second_limit(f"task {kind.name}", [body_of(kind), kind.__call__])  # that of a task's class calls the body
     if is_bound(kind):
         _refuse_number_of_self(kind)
 
@@ -131,10 +132,3 @@ def _static_run(kind: type[Any]) -> Any:
         if "run" in vars(base):
             return vars(base)["run"]
     raise AttributeError(f"{kind!r} has no run()")
-
-
-def _layers(function: Any) -> Iterator[Any]:
-    """Return a function and those that it wraps."""
-    while function is not None:
-        yield function
-        function = getattr(function, "__wrapped__", None)

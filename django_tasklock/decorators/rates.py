@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from typing import Any, TypeVar, Unpack
 
@@ -12,7 +12,7 @@ from django_tasklock.context import ensure_enclosing_held
 from django_tasklock.db.connections import Scope
 from django_tasklock.decorators.concurrency import PermitOfCall
 from django_tasklock.decorators.locks import Locked
-from django_tasklock.decorators.wrapping import check_decoratable, check_has_begun, is_async
+from django_tasklock.decorators.wrapping import check_decoratable, check_has_begun, is_async, layers_of
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
@@ -90,6 +90,24 @@ def limiter_source(name: str, rates: tuple[Any, ...], options: LimiterOptions) -
     return found
 
 
+def refuse_second_limit(called: str, functions: Iterable[Any], *more: str) -> None:
+    """Raise ``TaskLockError`` if these functions, and those that they wrap, have more than one limit.
+
+    A call would wait for them one after the other: by the time of its turn at the last one, the first is counted wrong.
+    ``more``: the names of further limits.
+    """
+    layers = (layer for function in functions for layer in layers_of(function))
+    found = (getattr(layer, "rate_limit", None) for layer in layers)
+    names = [*more, *(one.name for one in dict.fromkeys(found) if isinstance(one, LimitOfCall))]
+    if len(names) > 1:
+        raise TaskLockError(
+            f"{called} has two rate limits, {names[0]!r} and {names[1]!r}: while a call waits for the second, its turn"
+            f" at the first passes. Book both at once, in one limiter with several rates:"
+            f" rate_limited({names[0]!r}, '10/s', '5000/d')",
+            name=names[0],
+        )
+
+
 def rate_limited(
     name: str,
     *rates: Any,
@@ -117,14 +135,17 @@ def rate_limited(
 
     def decorate(function: F) -> F:
         check_decoratable(function)
-        if isinstance(getattr(function, "lock", None), Locked) or isinstance(
-            getattr(function, "limiter", None), PermitOfCall
-        ):
-            raise TaskLockError(
-                f"{function.__qualname__}: put rate_limited below the lock or the concurrency limiter, next to the"
-                " function: a reservation is for the call, not for a call that is skipped or has to wait",
-                name=name,
-            )
+        called = getattr(function, "__qualname__", repr(function))
+        for layer in layers_of(function):
+            if isinstance(getattr(layer, "lock", None), Locked) or isinstance(
+                getattr(layer, "limiter", None), PermitOfCall
+            ):
+                raise TaskLockError(
+                    f"{called}: put rate_limited below the lock or the concurrency limiter, next to the function: a"
+                    " reservation is for the call, not for a call that is skipped or has to wait",
+                    name=name,
+                )
+        refuse_second_limit(called, [function], name)
         limited = LimitOfCall(function, name, limiter, tenant, cost, blocking_timeout)
         if rates:  # otherwise they are in the settings, which may not be complete yet
             limited.check()

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from concurrent.futures import Future
 from types import AsyncGeneratorType, GeneratorType
 from typing import Any, TypeVar, cast
@@ -30,6 +30,14 @@ def without_partial(function: Any) -> Any:
     while isinstance(function, functools.partial):
         function = function.func
     return function
+
+
+def layers_of(function: Any) -> Iterator[Any]:
+    """Return a function and those that it calls: what its decorators and ``functools.partial`` say that they wrap."""
+    while function is not None:
+        yield function
+        inner = function.func if isinstance(function, functools.partial) else None
+        function = inner or getattr(function, "__wrapped__", None)
 
 
 def is_async(function: Any) -> bool:

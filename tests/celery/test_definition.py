@@ -151,6 +151,16 @@ def test_a_task_as_celery_hands_it_out(app: OnceApp) -> None:
     assert len(spread(Proxy(lambda: task), [(42,), (43,)])) == 2
 
 
+def test_a_limit_of_a_tasks_class_beside_that_of_its_body_is_refused(app: OnceApp) -> None:
+    class Limited(Task):  # type: ignore[misc]
+        @rate_limited("requests", "100/s")
+        def __call__(self, *args: Any, **kwargs: Any) -> Any:
+            return super().__call__(*args, **kwargs)
+
+    with pytest.raises(TaskLockError, match=r"task once\.task\S* has two rate limits, 'tokens' and 'requests'"):
+        app.task(rate_limited("tokens", "100/s")(lambda: None), base=Limited)
+
+
 class Awaited:
     """An awaitable of somebody's own."""
 

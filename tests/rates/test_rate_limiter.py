@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 from collections.abc import Iterator
@@ -291,6 +292,16 @@ def test_calls_of_one_millisecond_are_at_once(store, monkeypatch):
     assert {(one["how"], one["wait"]) for one in granted} == {("at_once", 0.0)}
 
 
+def hides(function):
+    """A decorator that copies no attribute, and says what it wraps."""
+
+    def wrapper():
+        return function()
+
+    wrapper.__wrapped__ = function
+    return wrapper
+
+
 class TestDecorator:
     def test_functions_and_coroutines(self):
         @rate_limited("api", "2/h", blocking_timeout=0.1)
@@ -361,6 +372,32 @@ class TestDecorator:
             @rate_limited("api", "1/s")
             def rows():
                 yield 1
+
+    @pytest.mark.parametrize(
+        "between",
+        [lambda function: function, functools.wraps, functools.partial, hides],
+        ids=["nothing", "wraps", "partial", "wrapped"],
+    )
+    @TWINS
+    def test_a_second_limit_is_refused(self, way, between):
+        """The first one would be counted before the wait for the second."""
+        if way == "async":
+
+            @rate_limited("tokens", "10/m")
+            async def ask():
+                pass
+
+        else:
+
+            @rate_limited("tokens", "10/m")
+            def ask():
+                pass
+
+        inner = between(ask)
+        if between is functools.wraps:
+            inner = inner(lambda: ask())
+        with pytest.raises(TaskLockError, match="two rate limits, 'requests' and 'tokens'.*in one limiter"):
+            rate_limited("requests", "5/m")(inner)
 
 
 @on_each
