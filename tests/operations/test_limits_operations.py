@@ -86,6 +86,25 @@ class TestLooking:
         assert (tenant.limiter, tenant.tenant, tenant.rates, tenant.state) == (name, "acme", ("2/m",), LimitState.FULL)
         assert [one.name for one in list_limits(name=tenant.name).limits] == [tenant.name]
 
+    def test_tenants_hide_no_other_limiter(
+        self, kept: str, name: str, settings: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """However many names are read of an index: each limiter's tenants have their own."""
+        monkeypatch.setattr("django_tasklock.operations.limits.rates.MAX_NAMES", 3)
+        monkeypatch.setattr("django_tasklock.operations.limits.rates.MAX_TENANTS", 2)
+        RateLimiter(f"{name}:other", "9/m").acquire()
+        limiter = RateLimiter(name, "100/m", tenants="2/m")
+        for number in range(5):
+            time.sleep(0.003)  # the last use is known to the millisecond
+            limiter.tenant(number).reserve()
+        assert [(one.name, one.tenants) for one in list_limits(name).limits] == [(name, 5), (f"{name}:other", 0)]
+        assert [one.name for one in list_limits("OTHER").limits] == [f"{name}:other"]
+        assert [one.name for one in list_limits(name=f"{name}:tenant:0").limits] == [f"{name}:tenant:0"]
+        detail = get_limit(name)
+        assert [one.tenant for one in detail.tenants] == ["4", "3"]
+        assert detail.limit is not None
+        assert detail.limit.tenants == 5
+
     def test_pages(self, kept: str, name: str) -> None:
         """Following ``next`` visits each once, in the order of one long page."""
         names = [f"{name}:{number}" for number in range(5)]

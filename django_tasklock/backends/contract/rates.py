@@ -244,8 +244,15 @@ class RateStore(ABC):
         self.run(terms, "reset")
 
     @abstractmethod
-    def names(self, limit: int = 1000) -> list[str]:
-        """Return the recently used limiters, the latest first, from an index."""
+    def names(self, limit: int = 1000, of: str = "") -> list[str]:
+        """Return the recently used limiters, the latest first, from an index; or the tenants of one, with its name.
+
+        A limiter of which only a tenant was used is one of them.
+        """
+
+    @abstractmethod
+    def count_tenants(self, names: Sequence[str]) -> Mapping[str, int]:
+        """Return the number of recently used tenants of each limiter, without limiters that have none."""
 
     @abstractmethod
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:

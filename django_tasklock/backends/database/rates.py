@@ -9,12 +9,13 @@ from __future__ import annotations
 
 import random
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.db.models import Max, QuerySet
 
-from django_tasklock.backends.contract.rates import NEVER_AGAIN, RateStore, Terms, Usage
+from django_tasklock.backends.contract.rates import NEVER_AGAIN, TENANT, RateStore, Terms, Usage, split_tenant
 from django_tasklock.backends.database.names import in_ascii, key_of, name_of
 from django_tasklock.backends.database.purging import Purging
 from django_tasklock.backends.database.rows import insert
@@ -88,12 +89,28 @@ class DatabaseRates(RateStore):
 
         return self._session.run(verb, write=False)
 
-    def names(self, limit: int = 1000) -> list[str]:
+    def names(self, limit: int = 1000, of: str = "") -> list[str]:
         def verb(alias: str, again: bool) -> list[str]:
-            rows = rows_of(alias).order_by("-used_at", "key").values_list("name", "key")[:limit]
-            return [name for row in rows if (name := name_of(*row)) is not None]
+            rows = rows_of(alias).order_by("-used_at", "key").values_list("name", "key")
+            found = dict[str, str]()
+            if of:
+                tenants = rows.filter(name__startswith=in_ascii(of + TENANT))
+                names = (name for row in tenants if (name := name_of(*row)) is not None)
+                return [name for name in names if name.startswith(of + TENANT)][:limit]  # some databases ignore case
+            for text, key in rows:
+                limiter, _ = split_tenant(text)
+                if limiter not in found and (name := name_of(text, key)) is not None:
+                    found[limiter] = split_tenant(name)[0]
+            return list(found.values())[:limit]
 
         return self._session.run(verb, write=False)
+
+    def count_tenants(self, names: Sequence[str]) -> Mapping[str, int]:
+        def verb(alias: str, again: bool) -> list[str]:
+            return list(rows_of(alias).filter(name__contains=TENANT).values_list("name", flat=True))
+
+        found = Counter(split_tenant(text)[0] for text in self._session.run(verb, write=False))
+        return {name: number for name in names if (number := found[in_ascii(name)])}
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         def verb(alias: str, again: bool) -> dict[str, str]:

@@ -1,7 +1,12 @@
 -- Write what was changed; the last part of a script that changes a book.
+local MONTH = 2592000000000
 if dirty.idx then
-  redis.call('ZADD', KEYS[4], text(time), ARGV[1])
-  if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', KEYS[4], '-inf', text(time - 2592000000000)) end
+  for i = 1, ARGV[2] == '' and 1 or 2 do -- a tenant's limiter, too: nobody else may have used it
+    local index = KEYS[3 + i]
+    redis.call('ZADD', index, text(time), ARGV[i])
+    if time % 64 == 0 then redis.call('ZREMRANGEBYSCORE', index, '-inf', text(time - MONTH)) end
+    redis.call('PEXPIRE', index, text(MONTH / 1000))
+  end
 end
 local fields = stored_terms == terms and {} or {'terms', terms}
 for key in pairs(dirty) do
@@ -16,7 +21,7 @@ for _, rate in ipairs(rates) do renew = renew or redis.call('PTTL', rate.ring) <
 if renew then
   left = left + math.max(1000, math.floor(left / 4))
   for i = 2, #KEYS do
-    if i ~= 4 then redis.call('PEXPIRE', KEYS[i], left) end
+    if i ~= 4 and i ~= 5 then redis.call('PEXPIRE', KEYS[i], left) end
   end
   redis.call('PEXPIRE', KEYS[1], get('share') == FULL_SHARE and left or math.max(left, 86400000))
 end

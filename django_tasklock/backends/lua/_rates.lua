@@ -2,9 +2,9 @@
 -- window has more calls than the limit; a property test compares the two. Not an operation.
 --
 -- A limiter's clock is the server's, minus the time it was stopped; slots are times on it. Microseconds.
--- KEYS: 1 meta, 2 slots given back, 3 the line, 4 index of limiters, 5... one ring per rate
--- ARGV: 1 name, the numbers of Terms.numbers(): 2 least share, 3 horizon, then limit, window and margin of each rate;
---   then the arguments of the verb, numbers
+-- KEYS: 1 meta, 2 slots given back, 3 the line, 4 index of limiters, 5 index of its tenants, 6... one ring per rate
+-- ARGV: 1 name of the limiter, 2 that of its tenant or '', the numbers of Terms.numbers(): 3 least share, 4 horizon,
+--   then limit, window and margin of each rate; then the arguments of the verb, numbers
 --
 -- meta (hash): epoch (when the book was begun), serial (the last serial number), off (for how long the clock was
 --   stopped), until (the clock is stopped until then), last (the last slot), share (of the limit, in millionths),
@@ -21,16 +21,16 @@ local FULL_SHARE, TICK, OPENS_BEFORE, RECORD_TIME_EVERY = 1000000, 1000, 1000000
 local FREE, LINE = KEYS[2], KEYS[3]
 
 local rates, arguments, margin, longest_window, adaptation_interval = {}, {}, math.huge, 0, math.huge
-local min_share, at = tonumber(ARGV[2]), 4
-for i = 5, #KEYS do
+local min_share, at = tonumber(ARGV[3]), 5
+for i = 6, #KEYS do
   local limit, window, its_margin = tonumber(ARGV[at]), tonumber(ARGV[at + 1]), tonumber(ARGV[at + 2])
-  rates[i - 4] = {limit = limit, window = window, margin = its_margin, ring = KEYS[i],
+  rates[i - 5] = {limit = limit, window = window, margin = its_margin, ring = KEYS[i],
     counted = 'n:' .. ARGV[at + 1], aside = 'x:' .. ARGV[at + 1]}
   margin, longest_window = math.min(margin, its_margin), math.max(longest_window, window + its_margin)
   adaptation_interval = math.min(adaptation_interval, math.max(1000000, window))
   at = at + 3
 end
-local terms = table.concat(ARGV, ' ', 2, at - 1)
+local terms = table.concat(ARGV, ' ', 3, at - 1)
 for i = at, #ARGV do arguments[i - at + 1] = tonumber(ARGV[i]) end
 
 local meta, dirty, stored_terms = {}, {}, nil

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django_tasklock.backends.contract.rates import RateStore, Terms
+from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, split_tenant
 from django_tasklock.backends.ledger import verbs
 from django_tasklock.backends.ledger.book import RateBook
 from django_tasklock.backends.ledger.state import State
@@ -39,9 +40,16 @@ class MemoryRates(RateStore):
             state.expires, state.terms = book.expires, terms.text()
             return answer
 
-    def names(self, limit: int = 1000) -> list[str]:
+    def names(self, limit: int = 1000, of: str = "") -> list[str]:
         with store.mutex:
-            return list(reversed(store.rates))[:limit]
+            used = list(reversed(store.rates))
+        limiters = dict.fromkeys(split_tenant(name)[0] for name in used)
+        return ([name for name in used if name.startswith(of + TENANT)] if of else list(limiters))[:limit]
+
+    def count_tenants(self, names: Sequence[str]) -> Mapping[str, int]:
+        with store.mutex:
+            found = Counter(split_tenant(name)[0] for name in store.rates if TENANT in name)
+        return {name: found[name] for name in names if found[name]}
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         with store.mutex:

@@ -3,7 +3,7 @@
 With the prefix ``task_lock:`` the limiter ``tavily`` is ``task_lock#rate:meta:tavily`` (a hash), and for each rate
 ``task_lock#rate:60000000:tavily`` (a list: slots and units, the newest first). Sorted sets are
 ``task_lock#rate:line:tavily`` (slots in the line) and ``task_lock#rate:free:tavily`` (slots given back). The sorted set
-``task_lock#rates`` has the limiters by their last use.
+``task_lock#rates`` has the limiters by their last use, ``task_lock#rates:tavily`` the tenants of one.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from django_tasklock.backends.contract.rates import (
     Terms,
     Usage,
     WindowUnits,
+    split_tenant,
 )
 from django_tasklock.backends.redis.script import Script, load
 
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 VERBS = "reserve", "reserve_many", "resume", "cancel", "settle", "penalize", "pause", "adjust", "usage", "reset"
 SCRIPTS = {verb: load(f"rate_{verb}") for verb in VERBS}
-NAMES, TERMS = load("rate_names"), load("rate_terms")
+NAMES, TENANTS, TERMS = load("rate_names"), load("rate_tenants"), load("rate_terms")
 
 
 class RedisRates(RateStore):
@@ -45,14 +46,22 @@ class RedisRates(RateStore):
 
     def run(self, terms: Terms, verb: str, *arguments: int) -> Any:
         root, rings = self._root, [rate.window for rate in terms.rates]
+        limiter, tenant = split_tenant(terms.name)
         keys = [f"{root}:{part}:{terms.name}" for part in ("meta", "free", "line", *rings)]
-        keys.insert(3, f"{root}s")
-        args: list[str | int] = [terms.name, *terms.numbers(), *map(int, arguments)]
+        keys[3:3] = f"{root}s", f"{root}s:{limiter}"
+        args: list[str | int] = [limiter, "" if tenant is None else terms.name, *terms.numbers(), *map(int, arguments)]
         reply, _ = self.backend.client.run(self.scripts[verb], keys, args, again=verb not in NEVER_AGAIN)
         return READ.get(verb, int)(reply)
 
-    def names(self, limit: int = 1000) -> list[str]:
-        return [name.decode() for name in self.backend.client.run(NAMES, [f"{self._root}s"], [limit - 1])[0]]
+    def names(self, limit: int = 1000, of: str = "") -> list[str]:
+        index = f"{self._root}s:{of}" if of else f"{self._root}s"
+        return [name.decode() for name in self.backend.client.run(NAMES, [index], [limit - 1])[0]]
+
+    def count_tenants(self, names: Sequence[str]) -> Mapping[str, int]:
+        if not names:
+            return {}
+        numbers = self.backend.client.run(TENANTS, [f"{self._root}s:{name}" for name in names])[0]
+        return {name: number for name, number in zip(names, numbers, strict=True) if number}
 
     def terms(self, names: Sequence[str]) -> Mapping[str, Terms]:
         if not names:

@@ -6,13 +6,12 @@ only in code are those that its last caller stored.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import NamedTuple
 
 from django_tasklock.backends import get_backend
-from django_tasklock.backends.contract.rates import TENANT, RateStore, Terms, split_tenant
+from django_tasklock.backends.contract.rates import RateStore, Terms, split_tenant
 from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.operations.audit import audited
@@ -31,7 +30,7 @@ from django_tasklock.rates.options import check_share, parse_options
 from django_tasklock.rates.usage import RateUsage, usage_of
 
 MAX_PAGE_SIZE = 200  # limiters per page: each costs one request to the store
-MAX_NAMES = 5000  # names read from the store's index
+MAX_NAMES = 5000  # names read from an index of the store
 MAX_TENANTS = 100  # tenants listed per limiter
 FULL_SHARE = 1_000_000
 LONGEST_PAUSE = 604_800
@@ -50,19 +49,16 @@ def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, lim
     if not 1 <= limit <= MAX_PAGE_SIZE or offset < 0:
         raise TaskLockError(f"limit must be 1 to {MAX_PAGE_SIZE} and offset 0 or more, not {limit} and {offset}")
     store = get_backend().rates
-    indexed = store.names(MAX_NAMES)
-    tenants = Counter(split_tenant(each)[0] for each in indexed if TENANT in each)
-    # A tenant's slot is booked before the shared one, so for a while only the tenant may be in the index.
-    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *(split_tenant(each)[0] for each in indexed)]))
+    names = list(dict.fromkeys([*sorted(get_settings().RATE_LIMITS), *store.names(MAX_NAMES)]))
     if name is not None:
-        names = [name] if name in names or name in indexed else []
+        names = [name] if name in names or _is_used(store, name) else []
     found = [each for each in names if text.lower() in each.lower()]
     if len(found) <= MAX_PAGE_SIZE:  # sort by state, which costs a request for each; longer lists are not sorted
-        views = sorted(_read_views(store, found, tenants), key=lambda view: _STATE_ORDER[view.state])[
+        views = sorted(_read_views(store, found), key=lambda view: _STATE_ORDER[view.state])[
             offset : offset + limit
         ]
     else:
-        views = _read_views(store, found[offset : offset + limit], tenants)
+        views = _read_views(store, found[offset : offset + limit])
     following = offset + limit
     return LimitPage(views, len(found), following if following < len(found) else None)
 
@@ -77,11 +73,9 @@ def get_limit(name: str) -> LimitDetail:
     """
     name = clean_limiter_name(name)
     store = get_backend().rates
-    indexed = store.names(MAX_NAMES)
-    tenants = [each for each in indexed if each.startswith(name + TENANT)]
-    known = name in indexed or name in get_settings().RATE_LIMITS or tenants or _read_terms(store, [name])
-    [limit] = _read_views(store, [name], {name: len(tenants)}) if known else [None]
-    tenant_views = _read_views(store, tenants[:MAX_TENANTS], {})
+    known = name in get_settings().RATE_LIMITS or _is_used(store, name)
+    [limit] = _read_views(store, [name]) if known else [None]
+    tenant_views = _read_views(store, store.names(MAX_TENANTS, of=name))
     history = recent_acts(name, "limit")
     return LimitDetail(name, limit, tenant_views, read_permits_if_supported(name), history, _find_pause(limit, history))
 
@@ -187,8 +181,14 @@ def _read_terms(store: RateStore, names: Sequence[str]) -> Mapping[str, Terms]:
     return found
 
 
-def _read_views(store: RateStore, names: Sequence[str], tenants: Mapping[str, int]) -> list[LimitView]:
-    terms = _read_terms(store, names)
+def _is_used(store: RateStore, name: str) -> bool:
+    """Return whether a limiter, or a tenant, has been used lately."""
+    limiter, tenant = split_tenant(name)
+    return bool(_read_terms(store, [name])) or name in store.names(MAX_NAMES, of="" if tenant is None else limiter)
+
+
+def _read_views(store: RateStore, names: Sequence[str]) -> list[LimitView]:
+    terms, tenants = _read_terms(store, names), store.count_tenants(names)
     known = list(terms.values())
     usages = {one.name: usage_of(one, found) for one, found in zip(known, store.usages(known), strict=True)}
     return [_make_view(name, terms.get(name), usages.get(name), tenants.get(name, 0)) for name in names]

@@ -260,6 +260,21 @@ class RateContract(StoreContract):
         found = rates.terms(["newer", "unused", "older"])
         assert {name: terms.rates for name, terms in found.items()} == {"older": older.rates, "newer": newer.rates}
 
+    def test_tenants_are_named_and_counted_beside_their_limiter_and_hide_no_other(self, rates: RateStore) -> None:
+        names = ["alone", *(f"ü/%:tenant:{tenant}" for tenant in ("", "b", "c:tenant:d")), "Ü/%:tenant:b", "shared"]
+        for name in names:
+            booked(rates.reserve(a_limit(3, HOUR, name), 1, 0))
+            since = rates.usage(a_limit(3, HOUR, name)).time
+            eventually(lambda since=since: rates.usage(a_limit(3, HOUR, "unused")).time > since + 2 * ROUNDED)
+        booked(rates.reserve(a_limit(3, HOUR, "shared:tenant:x"), 1, 0))
+        assert rates.names(3) == ["shared", "Ü/%", "ü/%"]  # its common limit was never used
+        assert rates.names(4)[-1] == "alone"
+        assert rates.names(2, of="ü/%") == names[3:1:-1]
+        assert rates.names(of="ü/%") == names[3:0:-1]
+        assert rates.names(of="alone") == rates.names(of="ü") == []
+        assert rates.count_tenants(["alone", "shared", "ü/%", "unused"]) == {"shared": 1, "ü/%": 3}
+        assert rates.count_tenants([]) == {}
+
     # Resetting
 
     def test_a_reset_forgets_use_bookings_and_pauses(self, rates: RateStore) -> None:

@@ -6,6 +6,20 @@ LIMITER = "tests/rates/test_rate_limiter.py"
 
 FAULTS = [
     Fault(
+        "backends/lua/_rate_write.lua",
+        "a limiter of which only tenants are used is in no list",
+        "for i = 1, ARGV[2] == '' and 1 or 2 do",
+        "for i = ARGV[2] == '' and 1 or 2, ARGV[2] == '' and 1 or 2 do",
+        "tests/contract/test_conformance.py -k 'tenants_are_named and redis'",
+    ),
+    Fault(
+        "decorators/wrapping.py",
+        "a second limit is not seen behind a decorator that copies no attribute",
+        'getattr(function, "__wrapped__", None)\n\n\ndef is_async',
+        "None\n\n\ndef is_async",
+        f"{LIMITER}::TestDecorator -k 'second_limit and wrapped'",
+    ),
+    Fault(
         "rates/reservation.py",
         "a slot is not confirmed",
         "            if confirms or not slot.is_due:",
