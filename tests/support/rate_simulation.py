@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from django_tasklock.backends.contract.rates import Booked, Rate, Terms
 from django_tasklock.backends.ledger import verbs as ledger_verbs
-from django_tasklock.backends.ledger.book import TICK, RateBook
+from django_tasklock.backends.ledger.book import ASKS_WITHIN, TICK, RateBook
 from django_tasklock.backends.ledger.state import State
 
 __all__ = ["START", "Caller", "Simulation", "random_steps", "terms"]
@@ -63,6 +63,7 @@ _steps = {
     "again": [st.tuples(st.just("again"), st.integers(0, 9))],
     "unused": [st.tuples(st.just("unused"), st.integers(0, 5))],
     "wake": [st.tuples(st.just("wake"), st.integers(0, 30))],
+    "adjust": [st.tuples(st.just("adjust"), st.sampled_from([100_000, 500_000, 1_000_000]))],
     "penalize": [st.tuples(st.just("penalize"), st.sampled_from([100_000, 2_000_000, 90_000_000]))],
     "pause": [st.tuples(st.just("pause"), st.sampled_from([0, 0, 100_000, 90_000_000]))],
     "settle": [st.tuples(st.just("settle"), st.integers(0, 5), st.integers(0, 4))],
@@ -120,7 +121,9 @@ class Simulation:
     def ask(self, verb: str, *arguments: object) -> object:
         """The answer of the book."""
         state = State(self.state.to_json()) if verb == "usage" else self.state  # a look leaves nothing behind
-        return getattr(ledger_verbs, verb)(RateBook(state, self.terms, self.time), *arguments)
+        answer = getattr(ledger_verbs, verb)(RateBook(state, self.terms, self.time), *arguments)
+        state.terms = self.terms.text()
+        return answer
 
     def do(self, step: tuple) -> None:
         """One step."""
@@ -161,7 +164,8 @@ class Simulation:
     def _record_answer(self, caller: Caller, answer: Booked) -> None:
         caller.slot, caller.edition, caller.due = answer.slot, answer.edition, self.time + max(0, answer.wait)
         caller.until = self.time + answer.wait + self.terms.margin
-        caller.changes_seen, caller.must_resume = self.changes, answer.must_resume
+        caller.changes_seen = self.changes
+        caller.must_resume = answer.must_resume or answer.wait > ASKS_WITHIN
 
     def _pass(self, microseconds: int) -> None:
         self.time += microseconds
@@ -232,6 +236,9 @@ class Simulation:
     def _pause(self, microseconds: int) -> None:
         self.changes += 1
         self.ask("pause", microseconds)
+
+    def _adjust(self, share: int) -> None:
+        self.ask("adjust", share)
 
     def _change(self, number: int) -> None:
         """From now on callers have other terms, as after a deploy."""

@@ -16,6 +16,9 @@ If nobody has used its own one, another one is put at the end of the line: so ca
 A slot belongs to the caller that knows its edition: ``epoch`` and a serial number, a new one whenever a slot is given
 back or taken from the line. So one that is given back twice is given back once, and one that was taken by another
 caller is not used by its first one.
+
+When the limit is raised, what is booked further ahead than anybody goes without asking again is dropped, and its callers
+book again as they ask: those who sleep within some seconds, not in their former order.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from __future__ import annotations
 import bisect
 import itertools
 import math
+import operator
 
 from django_tasklock.backends.contract.rates import Rate, Terms
 from django_tasklock.backends.ledger.state import Entry, State
@@ -33,6 +37,8 @@ TICK = 1000
 """Waits below this many microseconds count as none: slots are one apart, and some databases count milliseconds."""
 OPENS_BEFORE = 1_000_000
 """A slot of the line can be taken from this many microseconds before its time."""
+ASKS_WITHIN = 2_000_000
+"""A caller asks again before it uses a slot that is further ahead than this many microseconds."""
 SHORT_NOTICE = 250_000
 """A caller takes no slot of the line that is this close and not its own, if its own is later: it may be late itself."""
 RECORD_TIME_EVERY = 1_000_000
@@ -199,6 +205,32 @@ class RateBook:
         for rate in self.terms.rates:
             self.add_to_rate(rate, slot, units)
         return self.newest_edition
+
+    def drop_ahead(self) -> None:
+        """Drop what is booked for later than any caller goes without asking again: who has booked it books again."""
+        since, last = self.now + ASKS_WITHIN, self.now
+        for rate in self.terms.rates:
+            ring, key = self.ring_of(rate), rate.window
+            end, aside = bisect.bisect_right(ring, since, key=operator.itemgetter(0)), self.get(f"x:{key}")
+            dropped = sum(units for _, units, _ in ring[max(end, aside) :])
+            self.meta |= {f"n:{key}": self.get(f"n:{key}") - dropped, f"x:{key}": min(aside, end)}
+            del ring[end:]
+            last = max([last, *(before for before, *_ in ring[-1:])])
+        for stored in (self.state.free, self.state.line):
+            del stored[bisect.bisect_right(stored, since, key=operator.itemgetter(0)) :]
+        self.meta["last"] = last
+
+    def is_raised(self) -> bool:
+        """Return whether the last caller had a lower limit, or other windows."""
+        before = Terms.from_text(self.terms.name, self.state.terms)
+        limits = {} if before is None else {rate.window: rate.limit for rate in before.rates}
+        return before is not None and any(rate.limit > limits.get(rate.window, 0) for rate in self.terms.rates)
+
+    def follow_raise(self, units: int) -> None:
+        """After a raise, let callers book again, if they would go sooner."""
+        last = self.get("last")
+        if last > self.now + ASKS_WITHIN and self.is_raised() and self.first_slot(units) == last + 1:
+            self.drop_ahead()
 
     # Slots given back
 

@@ -8,6 +8,12 @@ from django_tasklock.backends.ledger.book import FULL_SHARE, OPENS_BEFORE, SHORT
 
 def reserve(book: RateBook, cost: int, max_wait: int, spaced: int = 0) -> Booked | Refused:
     """Book the first slot."""
+    book.follow_raise(cost)
+    return book_slot(book, cost, max_wait, spaced)
+
+
+def book_slot(book: RateBook, cost: int, max_wait: int, spaced: int) -> Booked | Refused:
+    """Book the first slot, by a limit that is no other than before."""
     raise_lowered_limit(book)
     book.remove_unused()
     index = book.find_free_slot(cost)
@@ -27,15 +33,17 @@ def reserve(book: RateBook, cost: int, max_wait: int, spaced: int = 0) -> Booked
 def reserve_many(book: RateBook, cost: int, max_wait: int, number: int) -> list[Booked | Refused]:
     """Do what ``reserve`` does ``number`` times, spaced, up to the first refusal."""
     answers: list[Booked | Refused] = []
+    book.follow_raise(cost)
     while len(answers) < number and not (answers and isinstance(answers[-1], Refused)):
-        answers.append(reserve(book, cost, max_wait, spaced=1))
+        answers.append(book_slot(book, cost, max_wait, spaced=1))
     return answers
 
 
 def resume(book: RateBook, cost: int, slot: int, edition: int, max_wait: int, spaced: int = 0) -> Booked | Refused:
     """Return the current state of a slot: ahead, due, or another one."""
+    book.follow_raise(cost)
     if edition < book.edition:
-        return reserve(book, cost, max_wait, spaced)
+        return book_slot(book, cost, max_wait, spaced)
     book.remove_unused()
     owned, opens = book.is_owned(slot, edition), slot - OPENS_BEFORE <= book.now
     in_line = owned and [slot, cost] in book.state.line
@@ -59,7 +67,7 @@ def resume(book: RateBook, cost: int, slot: int, edition: int, max_wait: int, sp
     since = max(usable, min(slot, book.now + SHORT_NOTICE) if opens else slot)
     taken = book.take_from_line(since, max(slot, book.now + max_wait), cost)
     if taken is None:
-        return reserve(book, cost, max_wait, spaced)
+        return book_slot(book, cost, max_wait, spaced)
     edition = book.newest_edition
     if wasted:  # as many slots as callers stay in the line, so that who comes later finds its own
         last = book.first_slot(cost, bool(spaced))
@@ -98,7 +106,7 @@ def penalize(book: RateBook, amount: int, absolute: int, max_length: int) -> Pen
         book.meta["off"] = book.get("off") + until - before
         book.meta["until"] = until
     if book.terms.min_share and book.time >= book.get("changed") + book.terms.adaptation_interval:
-        adjust(book, max(book.terms.min_share, book.get("share") * 7 // 10))
+        set_share(book, max(book.terms.min_share, book.get("share") * 7 // 10))
     return Penalty(max(0, book.get("until") - book.time), book.get("share"))
 
 
@@ -110,7 +118,14 @@ def pause(book: RateBook, length: int) -> None:
 
 
 def adjust(book: RateBook, share: int) -> None:
-    """Set the current share of the limit, in millionths."""
+    """Set the current share of the limit, in millionths; if it is raised, callers that wait book again."""
+    if share > book.get("share"):
+        book.drop_ahead()
+    set_share(book, share)
+
+
+def set_share(book: RateBook, share: int) -> None:
+    """Set the share; bookings stay."""
     book.meta |= {"share": share, "changed": book.time, "spent": 0}
 
 
@@ -122,7 +137,7 @@ def raise_lowered_limit(book: RateBook) -> None:
     rate = min(book.terms.rates, key=lambda rate: rate.window)
     if book.get("spent") * 2 >= book.limit_of(rate):
         share = min(FULL_SHARE, share + -(-FULL_SHARE // rate.limit))
-    adjust(book, share)
+    set_share(book, share)
 
 
 def usage(book: RateBook) -> Usage:

@@ -1,7 +1,7 @@
 -- The current state of a slot: ahead, due, or another one.
 -- KEYS, ARGV: see _rates.lua; cost, slot, edition, longest wait, 1: at some distance from the others
 -- Reply: as of rate_reserve.lua
--- use: rates rate_change rate_first_slot rate_slots rate_owners rate_reserve
+-- use: rates rate_change rate_first_slot rate_ahead rate_slots rate_owners rate_reserve
 local SHORT_NOTICE = 250000
 
 local function resume(cost, slot, edition, max_wait, spaced)
@@ -45,6 +45,7 @@ local function resume(cost, slot, edition, max_wait, spaced)
   return reserve(cost, max_wait, spaced)
 end
 
+follow_raise(arguments[1])
 local reply = resume(unpack(arguments))
 -- use: rate_write
 return reply

@@ -305,6 +305,30 @@ class RateContract(StoreContract):
         assert rates.terms(["api"])["api"].rates == lower.rates
         assert rates.usage(greater).rates[0].used == 4
 
+    @pytest.mark.parametrize("how", ["terms", "share"])
+    def test_after_a_raise_nobody_waits_for_what_was_booked_under_the_lower_limit(
+        self, rates: RateStore, how: str
+    ) -> None:
+        """What was used still counts; who waits books again on asking, also beside a process with the lower limit."""
+        lower, greater = a_limit(1 if how == "terms" else 5, HOUR), a_limit(5, HOUR)
+        if how == "share":
+            rates.adjust(lower, 200_000)
+        booked(rates.reserve(lower, 1, 0))
+        waiting = [booked(rates.reserve(lower, 1, LONG)) for _ in range(3)]
+        assert waiting[0].wait > HOUR
+        if how == "share":
+            rates.adjust(lower, 1_000_000)
+        assert booked(rates.reserve(greater, 1, 0)).wait < ROUNDED
+        assert not rates.cancel(greater, 1, waiting[2].slot, waiting[2].edition)
+        assert booked(rates.resume(greater, 1, waiting[0].slot, waiting[0].edition, 0)).wait < ROUNDED
+        stray = rates.reserve(lower, 1, LONG)
+        assert booked(rates.reserve(greater, 1, 0)).wait < ROUNDED
+        if how == "terms":
+            assert booked(stray).wait > HOUR
+            assert booked(rates.reserve(greater, 1, 0)).wait < ROUNDED
+        assert isinstance(rates.reserve(greater, 1, 0), Refused)
+        assert rates.usage(greater).rates[0].used == 5
+
 
 def a_limit(limit: int, window: int, name: str = "api", *, margin: int = SECOND) -> Terms:
     """Return the terms of a limiter of ``limit`` in ``window`` microseconds."""

@@ -6,6 +6,13 @@ LIMITER = "tests/rates/test_rate_limiter.py"
 
 FAULTS = [
     Fault(
+        "backends/ledger/verbs.py",
+        "after a raise calls wait behind what was booked under the lower limit",
+        "    book.follow_raise(cost)\n    return book_slot(",
+        "    return book_slot(",
+        "tests/contract/test_conformance.py -k 'after_a_raise and memory'",
+    ),
+    Fault(
         "backends/lua/_rate_write.lua",
         "a limiter of which only tenants are used is in no list",
         "for i = 1, ARGV[2] == '' and 1 or 2 do",
