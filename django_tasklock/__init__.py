@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from django_tasklock.locks.lock import TaskLock, current_lock
     from django_tasklock.locks.semaphore import ConcurrencyLimiter, current_limiter
     from django_tasklock.rates.limiter import RateLimiter
+    from django_tasklock.rates.reservation import current_reservation
     from django_tasklock.types import LimiterInfo, LockInfo, Released
 
 __version__ = "0.2.0rc1"
@@ -67,6 +68,7 @@ __all__ = [  # noqa: RUF022  # first what most users need, with celery.OnceTask
     "concurrency_limited",
     "current_lock",
     "current_limiter",
+    "current_reservation",
     "Claim",
     "LockInfo",
     "LimiterInfo",
@@ -105,6 +107,7 @@ _NAMES = {
     "locks.lock": "TaskLock current_lock",
     "locks.semaphore": "ConcurrencyLimiter current_limiter",
     "rates.limiter": "RateLimiter",
+    "rates.reservation": "current_reservation",
     "types": "LimiterInfo LockInfo Released",
 }
 _HOMES = {name: home for home, names in _NAMES.items() for name in names.split()}

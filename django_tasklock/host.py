@@ -39,12 +39,12 @@ class Host:
         """Return the tenant whose publisher asked for the current call of a decorated function; ``None``: unknown."""
         return None
 
-    def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-        """Wait for the turn of a rate-limited call in the host's own way and return True; return False to let it sleep.
+    def take_turn(self, limit: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Wait for the turn of a rate-limited call in the host's own way and return its reservation.
 
-        It may raise, if the call is to be made again later, in another process.
+        Return ``None`` to let it sleep. It may raise, if the call is to be made again later, in another process.
         """
-        return False
+        return None
 
 
 current = Host()

@@ -25,7 +25,7 @@ from django_tasklock.celery.state import Duplicate, state_of
 from django_tasklock.decorators.rates import LimitOfCall
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
 from django_tasklock.rates.limiter import RateLimiter
-from django_tasklock.rates.reservation import Reservation
+from django_tasklock.rates.reservation import Cost, Reservation
 from django_tasklock.types import monotonic
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def pass_on(app: Any, ended: Iterable[Any], heir: Any = None) -> dict[str, Any]:
     return taken
 
 
-def _limit_of(app: Any, request: Any) -> tuple[RateLimiter, int] | None:
+def _limit_of(app: Any, request: Any) -> tuple[RateLimiter, Cost] | None:
     """Return the limiter and the cost of a message; ``None``: it has no rate limit that can be told."""
     task = app.tasks.get(request.task)
     limited = rate_limit_of(task)
@@ -174,25 +174,25 @@ class Turn:
         self.blocking_timeout = self.carried.get("left", limited.blocking_timeout)
         self.missed = int(self.carried.get("missed", 0))
 
-    def take(self) -> None:
+    def take(self) -> Reservation:
         """Wait in the worker, or send the message again for its turn. Raises ``Retry``, ``RateLimitExceeded``."""
         began = monotonic()
         reservation = self._reserve()
         self.missed += reservation.missed
         lead_time = lead_time_of(self.limiter, self.missed)
         max_wait = lead_time + max(lead_time, shortest_countdown(self.message.task.app))
-        if reservation.wait <= max_wait and reservation.use_within(max_wait):
-            # Not before: the limit may be paused meanwhile, and then the body does not start.
-            callback, self.state.on_body_start = self.state.on_body_start, None
-            try:
-                if callback is not None:
-                    callback()
-            except BaseException:
-                reservation.cancel()
-                raise
-            return
-        wait = reservation.wait
-        self._send_again(wait, {"time": reservation.time.timestamp(), "token": reservation.move()}, began)
+        if reservation.wait > max_wait or not reservation.use_within(max_wait):
+            wait = reservation.wait
+            self._send_again(wait, {"time": reservation.time.timestamp(), "token": reservation.move()}, began)
+        # Not before: the limit may be paused meanwhile, and then the body does not start.
+        callback, self.state.on_body_start = self.state.on_body_start, None
+        try:
+            if callback is not None:
+                callback()
+        except BaseException:
+            reservation.cancel()
+            raise
+        return reservation
 
     def unbooked(self) -> dict[str, Any]:
         """Return what our header carries of a turn that could not be booked. That time does not count as a wait."""

@@ -18,7 +18,7 @@ from django_tasklock.host import host
 from django_tasklock.names import NameTemplate
 from django_tasklock.rates.limiter import RateLimiter
 from django_tasklock.rates.options import LimiterOptions
-from django_tasklock.rates.reservation import Reservation
+from django_tasklock.rates.reservation import Cost, Reservation, as_current
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ class LimitOfCall:
         name: str,
         limiter: Callable[[], RateLimiter],
         tenant: str | Callable[..., object] | None,
-        cost: int | Callable[..., int],
+        cost: Cost | Callable[..., Cost],
         blocking_timeout: Duration | None,
     ) -> None:
         self.name = name
@@ -61,7 +61,7 @@ class LimitOfCall:
             return limiter.tenant(self._tenant.name(args, kwargs or {}))
         return limiter.tenant(self._tenant(*args, **kwargs or {}))
 
-    def cost(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> int:
+    def cost(self, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None) -> Cost:
         """Return the units of a call with these arguments."""
         return self._cost(*args, **kwargs or {}) if callable(self._cost) else self._cost
 
@@ -102,27 +102,35 @@ def refuse_second_limit(called: str, functions: Iterable[Any], *more: str) -> No
     if len(names) > 1:
         raise TaskLockError(
             f"{called} has two rate limits, {names[0]!r} and {names[1]!r}: while a call waits for the second, its turn"
-            f" at the first passes. Book both at once, in one limiter with several rates:"
-            f" rate_limited({names[0]!r}, '10/s', '5000/d')",
+            f" at the first passes. Let it wait for both at once:"
+            f" rate_limited(RateLimiter({names[0]!r}).together_with(RateLimiter({names[1]!r})), cost=...)",
             name=names[0],
         )
 
 
 def rate_limited(
-    name: str,
+    name: str | RateLimiter,
     *rates: Any,
     tenant: str | Callable[..., object] | None = None,
-    cost: int | Callable[..., int] = 1,
+    cost: Cost | Callable[..., Cost] = 1,
     blocking_timeout: Duration | None = None,
     **options: Unpack[LimiterOptions],
 ) -> Callable[[F], F]:
     """Make calls of the decorated function, or coroutine function, wait until a rate limit allows them.
 
-    ``rates`` and ``options`` are those of ``RateLimiter``. ``tenant``: a template over the arguments,
-    ``"{customer_id}"``, or a callable that takes them. ``cost``: the units of a call, or a callable that takes the
-    arguments. ``blocking_timeout``: the longest that a call waits, in seconds. Raises ``RateLimitExceeded`` instead of
-    calling the function if its turn would come later, ``TaskLockError`` at decoration for options that cannot work.
+    ``rates`` and ``options`` are those of ``RateLimiter``, unless ``name`` is one itself: several limits of a function
+    are ``requests.together_with(tokens)``. ``tenant``: a template over the arguments, ``"{user}"``, or a callable that
+    takes them. ``cost``: the units of a call, as a dict by limiter, or a callable that takes the arguments.
+    ``blocking_timeout``: the longest that a call waits, in seconds.
+
+    Raises ``RateLimitExceeded`` instead of calling the function if its turn would come later, ``TaskLockError`` at
+    decoration for options that cannot work.
     """
+    if isinstance(name, RateLimiter):
+        if rates or options:
+            raise TaskLockError(f"rate_limited: {name!r} has its rates and options already", name=name.name)
+        made = name
+        return _decorator(lambda: made, made.name, tenant, cost, blocking_timeout, known=True)
     if callable(name):
         raise TaskLockError("write @rate_limited('tavily', '100/m'), with a name")
     if "{" in name:
@@ -131,8 +139,19 @@ def rate_limited(
             " for a quota each write tenant='{user}', tenants='1/m'",
             name=name,
         )
-    limiter = limiter_source(name, rates, options)
+    source = limiter_source(name, rates, options)
+    # Those in the settings are checked when they are used: the settings may not be complete yet.
+    return _decorator(source, name, tenant, cost, blocking_timeout, known=bool(rates))
 
+
+def _decorator(
+    limiter: Callable[[], RateLimiter],
+    name: str,
+    tenant: str | Callable[..., object] | None,
+    cost: Cost | Callable[..., Cost],
+    blocking_timeout: Duration | None,
+    known: bool,
+) -> Callable[[F], F]:
     def decorate(function: F) -> F:
         check_decoratable(function)
         called = getattr(function, "__qualname__", repr(function))
@@ -147,7 +166,7 @@ def rate_limited(
                 )
         refuse_second_limit(called, [function], name)
         limited = LimitOfCall(function, name, limiter, tenant, cost, blocking_timeout)
-        if rates:  # otherwise they are in the settings, which may not be complete yet
+        if known:
             limited.check()
 
         if is_async(function):
@@ -156,10 +175,11 @@ def rate_limited(
             async def wrapper(*args: Any, **kwargs: Any) -> Any:
                 # A task or a request closes the connections of its thread; nothing else closes these.
                 async with Scope() as scope:
-                    await limited.aacquire(args, kwargs)
+                    reservation = await limited.aacquire(args, kwargs)
                     await scope.aclose_idle()
                     ensure_enclosing_held()
-                    result = await function(*args, **kwargs)
+                    with as_current(reservation):
+                        result = await function(*args, **kwargs)
                     check_has_begun(function, result)
                     return result
 
@@ -167,10 +187,10 @@ def rate_limited(
 
             @functools.wraps(function)
             def wrapper(*args: Any, **kwargs: Any) -> Any:
-                if not host().take_turn(limited, args, kwargs):
-                    limited.acquire(args, kwargs)
+                reservation = host().take_turn(limited, args, kwargs) or limited.acquire(args, kwargs)
                 ensure_enclosing_held()
-                result = function(*args, **kwargs)
+                with as_current(reservation):
+                    result = function(*args, **kwargs)
                 check_has_begun(function, result)
                 return result
 

@@ -16,7 +16,7 @@ from django_tasklock.rates.answers import next_backoff, read_pause
 from django_tasklock.rates.notation import microseconds, parse_rates, parse_retry_after
 from django_tasklock.rates.options import LimiterOptions, check_share, parse_options
 from django_tasklock.rates.outage import outage_of
-from django_tasklock.rates.reservation import Reservation
+from django_tasklock.rates.reservation import Cost, Reservation, check_names, cost_at
 from django_tasklock.rates.usage import RateUsage, usage_of
 from django_tasklock.types import monotonic
 
@@ -48,6 +48,8 @@ class RateLimiter:
         """Its terms, as its store knows them."""
         self.shared: Self | None = None
         """For a tenant, the limiter that all tenants share."""
+        self.others: tuple[Self, ...] = ()
+        """Limiters that count the same calls."""
         self.outage = outage_of(name)
         """The outage of the store, if there is one; all tenants share it."""
 
@@ -55,7 +57,8 @@ class RateLimiter:
         """Return the limiter of one tenant: its own quota, within the limit that all tenants share.
 
         ``rates``: the quota, by default that of ``tenants=``. ``None`` and an empty text are the default tenant, which
-        calls without a tenant also use. Raises ``TaskLockError`` for an object whose text has its memory address.
+        calls without a tenant also use. Limits together with this one that have tenants count it, too. Raises
+        ``TaskLockError`` for an object whose text has its memory address.
         """
         whole, limit = self.shared or self, self.limit
         own = parse_rates(rates, margin=limit.margin, name=whole.name) if rates else limit.tenants
@@ -75,7 +78,37 @@ class RateLimiter:
         limiter.name = f"{whole.name}{TENANT}{key}"
         limiter.terms = limit.terms(limiter.name, own)
         limiter.shared = whole
+        limiter.others = tuple(
+            one.tenant(tenant) if one.limit.tenants and one.shared is None else one for one in whole.others
+        )
         return limiter
+
+    def together_with(self, *others: Self) -> Self:
+        """Return a limiter of calls that this one and ``others`` count, each by a cost of its own.
+
+        A call is made when all of them allow it, and counts in each or in none. ``cost`` and ``settle`` take a dict by
+        their names. Everything else is said of, and done to, this one.
+        """
+        names = [one.root for one in (self, *self.others, *others)]
+        if len(set(names)) < len(names):
+            raise TaskLockError(f"these limiters are not different: {', '.join(map(repr, names))}", name=self.name)
+        limiter = copy.copy(self)
+        limiter.others = (*self.others, *others)
+        return limiter
+
+    @property
+    def root(self) -> str:
+        """The limiter's name; that of a tenant's is the one that all tenants share."""
+        return self.name if self.shared is None else self.shared.name
+
+    @property
+    def booked_at(self) -> list[Self]:
+        """The limiters at which a call is booked, in that order."""
+        found = [self] if self.shared is None else [self, self.shared]
+        for other in self.others:
+            own = other.tenant(None) if other.limit.tenants and other.shared is None else other
+            found += own.booked_at
+        return found
 
     @property
     def store(self) -> RateStore:
@@ -84,7 +117,7 @@ class RateLimiter:
 
     # Calls
 
-    def acquire(self, blocking_timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
+    def acquire(self, blocking_timeout: Duration | None = None, *, cost: Cost = 1) -> Reservation:
         """Wait until the call is allowed. ``blocking_timeout``: seconds, by default ``max_wait``.
 
         Raises ``RateLimitExceeded`` at once if the call would not be allowed in time; ``retry_after`` is the wait that
@@ -92,14 +125,14 @@ class RateLimiter:
         """
         return self._new(blocking_timeout, cost).book().use()
 
-    def try_acquire(self, *, cost: int = 1) -> Reservation | None:
+    def try_acquire(self, *, cost: Cost = 1) -> Reservation | None:
         """Return a reservation if the call is allowed now, ``None`` otherwise. It does not wait."""
         try:
             return self.acquire(0, cost=cost)
         except RateLimitExceeded:
             return None
 
-    def reserve(self, blocking_timeout: Duration | None = None, *, cost: int = 1, spaced: bool = False) -> Reservation:
+    def reserve(self, blocking_timeout: Duration | None = None, *, cost: Cost = 1, spaced: bool = False) -> Reservation:
         """Book the first free slot without waiting for it. Raises like ``acquire``.
 
         ``spaced``: if the slot is not now, spread the slots evenly over the window, so that work which is distributed
@@ -108,21 +141,22 @@ class RateLimiter:
         return self._new(blocking_timeout, cost, spaced).book()
 
     def reserve_many(
-        self, number: int, blocking_timeout: Duration | None = None, *, cost: int = 1
+        self, number: int, blocking_timeout: Duration | None = None, *, cost: Cost = 1
     ) -> list[Reservation]:
         """Book ``number`` slots, all or none, spread evenly over the window. Raises like ``acquire``."""
         if type(number) is not int or number < 0:
             raise TaskLockError(f"number must be a whole number, 0 or more, not {number!r}", name=self.name)
         several = [self._new(blocking_timeout, cost) for _ in range(number)]
         if several:
-            several[0].limiter._book_all(several)
+            several[0].limiter._book_all(several, cost)
         return several
 
-    def _book_all(self, several: list[Reservation]) -> None:
+    def _book_all(self, several: list[Reservation], given: Cost) -> None:
         """Book these reservations, all or none."""
         sent, first = monotonic(), several[0]
+        cost = cost_at(self, given)
         try:
-            answers = self.store.reserve_many(self.terms, first.cost, first.max_wait, len(several))
+            answers = self.store.reserve_many(self.terms, cost, first.max_wait, len(several))
         except BackendUnavailable as error:
             self.go_without(error)
             return
@@ -130,17 +164,17 @@ class RateLimiter:
         try:
             for new, answer in zip(several, answers, strict=False):
                 events.count_answer(self.name, answer)
-                new.keep(self, answer, sent)
+                new.keep(self, cost, answer, sent)
         except BaseException:
             for new in reversed(several):
                 new.cancel()
             raise
 
-    async def aacquire(self, blocking_timeout: Duration | None = None, *, cost: int = 1) -> Reservation:
+    async def aacquire(self, blocking_timeout: Duration | None = None, *, cost: Cost = 1) -> Reservation:
         """Do what ``acquire`` does, for coroutines. If it is cancelled, the slot is returned."""
         return await (await self._new(blocking_timeout, cost).abook()).ause()
 
-    async def atry_acquire(self, *, cost: int = 1) -> Reservation | None:
+    async def atry_acquire(self, *, cost: Cost = 1) -> Reservation | None:
         """Do what ``try_acquire`` does, for coroutines."""
         try:
             return await self.aacquire(0, cost=cost)
@@ -151,29 +185,29 @@ class RateLimiter:
         """Let a call be made without the store, or raise ``error``, as ``on_unavailable`` says."""
         self.outage.apply(self.name, self.limit.on_unavailable, error)
 
-    def check_call(self, blocking_timeout: Duration | None, cost: int) -> None:
+    def check_call(self, blocking_timeout: Duration | None, cost: Cost) -> None:
         """Raise ``TaskLockError`` for an invalid ``blocking_timeout``, or a cost that exceeds the limit."""
         self._new(blocking_timeout, cost)
 
-    def _new(self, blocking_timeout: Duration | None, cost: int = 1, spaced: bool = False) -> Reservation:
+    def _new(self, blocking_timeout: Duration | None, cost: Cost = 1, spaced: bool = False) -> Reservation:
         """Return a reservation without a slot, at the limiter to use: the default tenant's where there are tenants."""
         limiter = self.tenant(None) if self.limit.tenants and self.shared is None else self
-        limiter.check_cost(cost)
+        check_names(limiter, cost)
+        for one in limiter.booked_at:
+            one.check_cost(cost_at(one, cost))
         max_wait = limiter.limit.max_wait
         if blocking_timeout is not None:
             max_wait = microseconds(blocking_timeout, "blocking_timeout", name=self.name, zero=True)
         return Reservation(limiter, cost, monotonic() + max_wait / 1_000_000, spaced)
 
     def check_cost(self, cost: int) -> None:
-        """Raise ``TaskLockError`` for a cost that the limit, or the one that all tenants share, never allows."""
+        """Raise ``TaskLockError`` for a cost that the limit never allows."""
         if type(cost) is not int or cost < 1:
             raise TaskLockError(f"cost must be a whole number, 1 or more, not {cost!r}", name=self.name)
         for rate in self.terms.rates:
             if cost > rate.limit:
                 text = f"a cost of {cost} does not fit into the limit {rate} of {self.name!r}"
                 raise TaskLockError(text, name=self.name)
-        if self.shared is not None:
-            self.shared.check_cost(cost)
 
     # Reservations that move
 
@@ -184,9 +218,7 @@ class RateLimiter:
         """
         if not token:
             return self.reserve(blocking_timeout, spaced=spaced)
-        carried = self._new(blocking_timeout, spaced=spaced).carry(token)
-        carried.limiter.check_cost(carried.cost)
-        return carried.restore()
+        return self._new(blocking_timeout, spaced=spaced).carry(token).restore()
 
     def give_back(self, token: str) -> bool:
         """Cancel a moved reservation that will not be used. Return False if there was nothing left to return."""

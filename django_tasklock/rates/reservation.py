@@ -5,14 +5,17 @@ then it learns of a pause, a reset, and a slot that has become free, and the sto
 not ask to the next one. A caller that is later than the margin has missed its slot and asks for another one.
 
 A call of a tenant has two slots: one of its own quota, and, booked when that is due, one at the limit that all share.
+So has one that several limiters count. It is made when all of them are due at once: those that would pass while it
+waits for another one are given back, and booked again when that one is due.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NamedTuple, Self
 
@@ -41,6 +44,10 @@ Step = float | Callable[[], object]
 """What a waiting caller does next: sleep so many seconds, or send a request."""
 
 
+Cost = int | Mapping[str, int]
+"""The units of a call: the same at each limiter, or by the name of the limiter; 1 where it is not named."""
+
+
 class Slot(NamedTuple):
     """A booked time at a limiter, with the times of request and answer on this process's clock."""
 
@@ -61,9 +68,14 @@ class Slot(NamedTuple):
         return monotonic() - self.sent - self.booked.wait / 1_000_000
 
     @property
+    def margin(self) -> float:
+        """The seconds by which it may be used late."""
+        return self.limiter.terms.margin / 1_000_000
+
+    @property
     def is_due(self) -> bool:
         """Whether the call may be made: the answer is recent, and it is not later than the margin allows."""
-        return self.late * 1_000_000 <= self.limiter.terms.margin and monotonic() - self.sent <= 2 * TRUSTED_FOR
+        return self.late <= self.margin and monotonic() - self.sent <= 2 * TRUSTED_FOR
 
     def give_back(self) -> bool:
         """Return it to the store. False: it was used already, or the store is down."""
@@ -92,20 +104,19 @@ class Reservation:
     missed = 0
     """How often it was too late for its slot, and got another one."""
 
-    def __init__(self, limiter: RateLimiter, cost: int, deadline: float, spaced: bool = False) -> None:
+    def __init__(self, limiter: RateLimiter, cost: Cost, deadline: float, spaced: bool = False) -> None:
         self.limiter = limiter
-        self.cost = cost
+        self._costs = [(one, cost_at(one, cost)) for one in limiter.booked_at]
+        """The limiters that count it, in the order of their booking, and its units at each."""
         self.deadline = deadline
         """When the caller stops waiting, on this process's clock."""
         self.spaced = spaced
         """Whether its slots have to be at some distance from the others."""
         self.slots: list[Slot] = []
         """A slot at each limiter that it is booked at, the last one being waited for."""
-        self._limiters = [limiter] if limiter.shared is None else [limiter, limiter.shared]
-        self._waits: list[float] = []
-        """For each limiter that lets the call be made: the seconds that it has waited there."""
-        self._began = monotonic()
-        self._waited = False
+        self._waited = dict.fromkeys((one.name for one in limiter.booked_at), 0.0)
+        """The seconds that it has waited, by the name of the limiter."""
+        self._without_store = False
         self._lock = threading.Lock()  # an answer may come to a thread whose coroutine is being cancelled
 
     @property
@@ -150,11 +161,11 @@ class Reservation:
         await self._arun([self._book])
         return self
 
-    def keep(self, limiter: RateLimiter, answer: Booked | Refused, sent: float) -> Slot:
+    def keep(self, limiter: RateLimiter, cost: int, answer: Booked | Refused, sent: float) -> Slot:
         """Keep the slot of an answer, and return it. Raises ``RateLimitExceeded`` if it has none."""
         if isinstance(answer, Refused):
             raise events.refused(limiter.terms, answer.wait, self.max_wait)
-        slot = Slot(limiter, self.cost, answer, sent, monotonic())
+        slot = Slot(limiter, cost, answer, sent, monotonic())
         with self._lock:
             if kept := self.state == "booked":
                 self.slots.append(slot)
@@ -163,10 +174,23 @@ class Reservation:
         return slot
 
     def _book(self) -> None:
-        sent, limiter = monotonic(), self._limiters[len(self.slots)]
-        answer = limiter.store.reserve(limiter.terms, self.cost, self.max_wait, self.spaced)
+        [(limiter, cost), *_], sent = self._missing, monotonic()
+        answer = limiter.store.reserve(limiter.terms, cost, self.max_wait, self.spaced)
         events.count_answer(limiter.name, answer)
-        self.keep(limiter, answer, sent)
+        self.keep(limiter, cost, answer, sent)
+
+    @property
+    def _missing(self) -> list[tuple[RateLimiter, int]]:
+        """The limiters, and costs, that it has no slot for."""
+        found = {slot.limiter.name for slot in self.slots}
+        return [(limiter, cost) for limiter, cost in self._costs if limiter.name not in found]
+
+    def _give_back_others(self) -> None:
+        """Give back all slots but the one that it waits for."""
+        with self._lock:
+            others, self.slots = self.slots[:-1], self.slots[-1:]
+        for slot in reversed(others):
+            slot.give_back()
 
     def _confirm(self) -> None:
         """Ask the store for the current state of the slot that it waits for: that one, or another one."""
@@ -176,9 +200,9 @@ class Reservation:
             old = self.slots.pop()  # it may be another caller's until the answer comes
         sent, limiter = monotonic(), old.limiter
         answer = limiter.store.resume(
-            limiter.terms, self.cost, old.booked.slot, old.booked.edition, self.max_wait, self.spaced
+            limiter.terms, old.cost, old.booked.slot, old.booked.edition, self.max_wait, self.spaced
         )
-        new = self.keep(limiter, answer, sent).booked
+        new = self.keep(limiter, old.cost, answer, sent).booked
         late = new.time - new.wait - new.total_pause - old.booked.slot  # by the store's clock
         if new.slot > old.booked.slot and late > 0:
             self.missed += 1
@@ -210,33 +234,37 @@ class Reservation:
 
     def _steps(self, ends: float) -> Iterator[Step]:
         """Tell what to do next, until the call is made, or until the slot is found to be later than ``ends``."""
-        while len(self._waits) < len(self._limiters):
+        self._check_booked()
+        while not self._without_store:
             self._check_booked()
-            if len(self.slots) == len(self._waits):
+            if not self.slots:
                 yield self._book
                 continue
             slot = self.slots[-1]
             left = slot.wait
+            if any(-other.late < left - other.margin for other in self.slots[:-1]):
+                yield self._give_back_others
+                continue
             if monotonic() + left > ends:
                 return
             confirms = slot.booked.must_resume or left > TRUSTED_FOR
             # A slow answer leaves open when its time is: it is confirmed before the first time that this may be.
             if (nap := min(-slot.late - EARLY if confirms else left, LONGEST_SLEEP)) > 0:
-                self._waited = self._waited or nap > NO_WAIT
+                began = monotonic()
                 yield nap
+                self._waited[slot.limiter.name] += monotonic() - began if nap > NO_WAIT else 0.0
             if confirms or not slot.is_due:
                 yield self._confirm
+            elif self._missing:
+                yield self._book
+            elif passed := next((one for one in self.slots if not one.is_due), None):
+                self.slots.remove(passed)
+                self.slots.append(passed)
             else:
-                self._go_on()
+                break
         self.state = "used"
-        for limiter, wait in zip(self._limiters, self._waits, strict=True):
-            events.granted(limiter.name, wait, self.cost)
-
-    def _go_on(self) -> None:
-        """Note that one limiter lets the call be made."""
-        now = monotonic()
-        self._waits.append(now - self._began if self._waited else 0.0)
-        self._began, self._waited = now, False
+        for limiter, cost in self._costs:
+            events.granted(limiter.name, self._waited[limiter.name], cost)
 
     def _run(self, steps: Iterable[Step]) -> None:
         try:
@@ -273,9 +301,8 @@ class Reservation:
             yield
         except BackendUnavailable as error:
             self.limiter.go_without(error)
-            del self.slots[len(self._waits) :]
-            while len(self._waits) < len(self._limiters):
-                self._go_on()
+            self._without_store = True
+            self.slots = [slot for slot in self.slots if slot.is_due and not slot.booked.must_resume]
         else:
             self.limiter.outage.end()
 
@@ -291,8 +318,10 @@ class Reservation:
         This reservation has no slot any more.
         """
         self._check_booked()
+        self._give_back_others()
         self.state = "moved"
-        return "+".join(map(str, self.slots))
+        slots = {slot.limiter.name: slot for slot in self.slots}
+        return "+".join(str(slots.get(one.name, f"0:0:{cost}")) for one, cost in self._costs) if slots else ""
 
     def carry(self, token: str) -> Self:
         """Have the slots of a reservation token, unconfirmed. Raises ``TaskLockError`` for any other text."""
@@ -304,14 +333,16 @@ class Reservation:
         if not found or any(cost < 1 for cost, _ in found):
             raise TaskLockError(f"{token!r:.80} is no reservation token", name=self.limiter.name)
         now = monotonic()
-        self.slots = [Slot(limiter, *part, now, now) for limiter, part in zip(self._limiters, found, strict=False)]
-        self.cost = self.slots[0].cost
-        self._waits = [0.0] * (len(self.slots) - 1)  # all but the last one have been due
+        carried = list(zip([limiter for limiter, _ in self._costs], found, strict=False))
+        self._costs[: len(carried)] = [(limiter, cost) for limiter, (cost, _) in carried]
+        self.slots = [Slot(limiter, *part, now, now) for limiter, part in carried if part[1].slot][:1]
+        for limiter, cost in self._costs:
+            limiter.check_cost(cost)
         return self
 
     def restore(self) -> Self:
         """Confirm the slot of another process. It is another one if that was missed. Raises like ``book``."""
-        self._run([self._confirm])
+        self._run([self._confirm if self.slots else self._book])
         return self
 
     def cancel(self) -> bool:
@@ -323,19 +354,24 @@ class Reservation:
         returned = [slot.give_back() for slot in slots]
         return any(returned)
 
-    def settle(self, actual: int) -> bool:
+    def settle(self, actual: Cost) -> bool:
         """Report that the call has cost ``actual`` units. The difference is returned, or charged to later calls.
 
-        Return False if it made no difference. Raises ``BackendUnavailable``, and ``TaskLockError`` before its use.
+        ``actual``: the same at each limiter, or by the names of those at which it differs. Return False if it made no
+        difference. Raises ``BackendUnavailable``, and ``TaskLockError`` before its use.
         """
-        if type(actual) is not int or not 0 <= actual <= 1_000_000_000:
-            raise TaskLockError(f"the actual cost must be a whole number, 0 or more, not {actual!r}")
+        check_names(self.limiter, actual)
+        costs = dict(actual) if isinstance(actual, Mapping) else {slot.limiter.root: actual for slot in self.slots}
+        for cost in costs.values():
+            if type(cost) is not int or not 0 <= cost <= 1_000_000_000:
+                raise TaskLockError(f"the actual cost must be a whole number, 0 or more, not {cost!r}")
         if self.state != "used":
             raise TaskLockError(f"a reservation is settled after its use; this one is {self.state}")
         done = False
-        for index, (limiter, cost, booked, *_) in reversed(list(enumerate(self.slots))):
-            done = limiter.store.settle(limiter.terms, cost, booked.slot, booked.edition, actual)
-            self.slots[index] = self.slots[index]._replace(cost=actual)
+        for index, (limiter, before, booked, *_) in enumerate(self.slots):
+            cost = costs.get(limiter.root, before)
+            done = limiter.store.settle(limiter.terms, before, booked.slot, booked.edition, cost) or done
+            self.slots[index] = self.slots[index]._replace(cost=cost)
         return done
 
     def __enter__(self) -> Self:
@@ -352,3 +388,40 @@ class Reservation:
 
     def __bool__(self) -> bool:
         return True
+
+
+_current: ContextVar[Reservation | None] = ContextVar("tasklock_current_reservation", default=None)
+
+
+def current_reservation() -> Reservation | None:
+    """Return the reservation of the innermost rate-limited call that runs here, to settle it; ``None`` outside of one.
+
+    It is that of this thread or asyncio task, as ``current_lock()`` is.
+    """
+    return _current.get()
+
+
+@contextmanager
+def as_current(reservation: Reservation) -> Iterator[None]:
+    """Have this reservation be the current one."""
+    before = _current.set(reservation)
+    try:
+        yield
+    finally:
+        _current.reset(before)
+
+
+def cost_at(limiter: RateLimiter, cost: Cost) -> int:
+    """Return the units of a call at one limiter."""
+    return cost.get(limiter.root, 1) if isinstance(cost, Mapping) else cost
+
+
+def check_names(limiter: RateLimiter, cost: Cost) -> None:
+    """Raise ``TaskLockError`` if ``cost`` names a limiter that does not count the calls of ``limiter``."""
+    known = dict.fromkeys(one.root for one in limiter.booked_at)
+    for name in cost if isinstance(cost, Mapping) else ():
+        if name not in known:
+            raise TaskLockError(
+                f"the cost names {name!r:.80}; the limits of this call are {', '.join(map(repr, known))}",
+                name=limiter.name,
+            )

@@ -24,6 +24,7 @@ from django_tasklock import (
     TaskLock,
     TaskLockError,
     concurrency_limited,
+    current_reservation,
     get_lock_info,
     model_lock,
     rate_limited,
@@ -88,6 +89,20 @@ class TestWaiting:
         assert len(began) == 40
         assert most_within(began, 1.0) <= 20
         assert len({event.pid for event in celery_site.events("start")}) > 1
+
+    def test_in_no_window_two_limits_have_more_over_two_workers(self, celery_site):
+        """Each body has a cost of its own in one of them."""
+        for _ in range(2):
+            celery_site.start(concurrency=2)
+        for worker in celery_site.workers:
+            worker.wait_until_ready()
+        results = [celery_site.publish("rated_both", str(number)) for number in range(40)]
+        results += spread(celery_site.task("rated_both"), [str(number) for number in range(10)])
+        assert [celery_site.outcome(result)[0] for result in results] == ["SUCCESS"] * 50
+        began = [(event.time, 2 + int(event.key) % 3) for event in celery_site.events("start")]
+        assert len(began) == 50
+        assert most_within(began, 1.0) <= 60
+        assert most_within([(moment, 1) for moment, _ in began], 1.0) <= 20
 
     def test_the_worker_is_left_to_others_and_a_great_wait_is_made_in_steps_and_booked_once(self, celery_site):
         """One slot, and four messages that wait for it. Gold standard 8.26, and Galaxy's bug: a reservation that is
@@ -367,6 +382,22 @@ class TestOneMessage:
         for who in "aab":
             task.delay(who)
         assert [app.run(message)[0] for message in app.all()] == ["SUCCESS", "RETRY", "SUCCESS"]
+
+    def test_a_message_waits_for_several_limits_with_a_reservation_at_one_of_them(self, app, name):
+        """It has what it costs at the others with it, and counts there when it runs."""
+        requests, tokens = RateLimiter(name, "9/5m"), full(RateLimiter(f"{name}:tokens", "5/5m"), 5)
+
+        @rate_limited(requests.together_with(tokens), cost=lambda units: {tokens.name: units})
+        def ask(units):
+            return current_reservation().settle({tokens.name: units - 1})
+
+        app.task(ask, base=app.app.Task).delay(4)
+        assert app.run()[0] == "RETRY"
+        assert (booked(requests), booked(tokens)) == ((0, 0), (5, 4))
+        [message] = app.all()
+        tokens.reset()
+        assert app.run(message) == ("SUCCESS", True)
+        assert (booked(requests), booked(tokens)) == ((1, 0), (3, 0))
 
     @pytest.mark.parametrize("outside", [task_lock("x"), concurrency_limited("x", 2)])
     def test_a_limit_around_a_lock_is_refused(self, outside):

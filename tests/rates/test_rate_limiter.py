@@ -13,7 +13,7 @@ import pytest
 from asgiref.sync import async_to_sync, sync_to_async
 from django.db import connection
 
-from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, rate_limited, signals
+from django_tasklock import RateLimiter, RateLimitExceeded, TaskLockError, current_reservation, rate_limited, signals
 from django_tasklock.backends import get_backend
 from django_tasklock.db.clock import Now
 from django_tasklock.rates import reservation as rates_reservation
@@ -214,6 +214,101 @@ class TestTenants:
         assert limiter.tenant("acme").reserve().wait > 3000
         assert limiter.tenant("other").try_acquire()
 
+    def test_no_window_of_one_has_more_after_a_wait_for_the_shared_limit(self):
+        """Two calls whose own slots have passed meanwhile do not go together when that is free."""
+        limiter, calls = RateLimiter("api", "2/0.6s", tenants="1/0.4s", margin=0.01), []
+
+        def go() -> None:
+            limiter.tenant("acme").acquire()
+            calls.append(monotonic())
+
+        for tenant in "bc":
+            limiter.tenant(tenant).acquire()
+        for thread in at_once(go, (), ()):
+            thread.join(20)
+        assert abs(calls[1] - calls[0]) >= 0.4 - 0.02
+
+
+class TestTogether:
+    """Several limits that count one call, each by a cost of its own."""
+
+    def both(self, requests: str = "2/h", tokens: str = "10/h", **options) -> tuple[RateLimiter, ...]:
+        parts = RateLimiter("requests", requests, **options), RateLimiter("tokens", tokens, **options)
+        return parts[0].together_with(parts[1]), *parts
+
+    def used(self, *limiters: RateLimiter) -> list[int]:
+        return [limiter.usage().used for limiter in limiters]
+
+    @on_each
+    @TWINS
+    def test_all_or_nothing_and_settled_by_name(self, way):
+        both, *parts = self.both()
+        reservation = call(way, both, "acquire", cost={"tokens": 8})
+        assert self.used(*parts) == [1, 8]
+        assert call(way, both, "try_acquire", cost={"tokens": 8}) is None
+        assert self.used(*parts) == [1, 8]
+        assert reservation.settle({"tokens": 3})
+        assert self.used(*parts) == [1, 3]
+        assert call(way, both, "try_acquire", cost={"tokens": 7})
+        assert call(way, both, "try_acquire") is None
+        assert self.used(*parts) == [2, 10]
+        with pytest.raises(RateLimitExceeded, match="requests"):
+            both.acquire(1)
+
+    def test_what_waits_for_one_holds_nothing_of_the_others_and_moves_with_all_costs(self):
+        both, requests, tokens = self.both("9/h", "9/h")
+        tokens.acquire(cost=9)
+        reservation = both.reserve(cost={"requests": 2, "tokens": 4})
+        assert not reservation.use_within(1)
+        assert reservation.wait > 3000
+        assert self.used(requests, tokens) == [0, 9]
+        token = reservation.move()
+        tokens.reset()
+        moved = both.restore(token).use()
+        assert self.used(requests, tokens) == [2, 4]
+        assert moved.cancel()
+        assert self.used(requests, tokens) == [0, 0]
+
+    def test_of_a_function_that_settles_its_call(self):
+        both, *parts = self.both()
+
+        @rate_limited(both, cost=lambda prompt: {"tokens": len(prompt)})
+        def ask(prompt):
+            current_reservation().settle({"tokens": 1})
+
+        @rate_limited(both, cost={"tokens": 5})
+        async def aask():
+            current_reservation().settle({"tokens": 2})
+
+        ask("four")
+        async_to_sync(aask)()
+        assert self.used(*parts) == [2, 3]
+        assert current_reservation() is None
+
+    def test_with_a_quota_for_each_tenant(self):
+        requests = RateLimiter("requests", "9/h", tenants="2/h")
+        tokens = RateLimiter("tokens", "9/h", tenants="5/h")
+        both = requests.together_with(tokens)
+        assert both.tenant("acme").try_acquire(cost={"tokens": 4})
+        assert both.tenant("acme").try_acquire(cost={"tokens": 1})
+        assert both.tenant("acme").try_acquire() is None
+        assert self.used(requests, requests.tenant("acme"), tokens, tokens.tenant("acme")) == [2, 2, 5, 5]
+        assert both.try_acquire(cost={"tokens": 4})
+        assert self.used(tokens.tenant(None)) == [4]
+
+    def test_what_cannot_work(self):
+        both, requests, _ = self.both()
+        for wrong, why in (
+            (lambda: both.acquire(cost={"token": 1}), "names 'token'; the limits of .* are 'requests', 'tokens'"),
+            (lambda: both.acquire(cost={"tokens": 11}), "cost of 11 does not fit into the limit 10/h of 'tokens'"),
+            (lambda: both.acquire(cost={"tokens": 0}), "cost must be"),
+            (lambda: both.acquire().settle({"x": 1}), "names 'x'"),
+            (lambda: both.together_with(requests), "not different"),
+            (lambda: rate_limited(both, "10/s"), "already"),
+        ):
+            with pytest.raises(TaskLockError, match=why):
+                wrong()
+
 
 def test_context_managers():
     """A limiter waits; a reservation waits, and may be cancelled inside: the call was not made."""
@@ -396,7 +491,7 @@ class TestDecorator:
         inner = between(ask)
         if between is functools.wraps:
             inner = inner(lambda: ask())
-        with pytest.raises(TaskLockError, match="two rate limits, 'requests' and 'tokens'.*in one limiter"):
+        with pytest.raises(TaskLockError, match="two rate limits, 'requests' and 'tokens'.*together_with"):
             rate_limited("requests", "5/m")(inner)
 
 

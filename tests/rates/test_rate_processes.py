@@ -47,6 +47,17 @@ class TestExact:
         assert {units for _, units in calls} == {1, 2, 3}
         assert most_within(calls, 0.2) <= 80
 
+    @pytest.mark.parametrize("tokens", [300, 120, 60], ids=["requests", "both", "tokens"])
+    def test_two_limits_of_one_call_each_with_its_cost(self, crew, name, tokens):
+        """Whichever of them is the strict one: neither has more in any window, and nobody waits for ever."""
+        workers = callers(crew, 4)
+        for number, worker in enumerate(workers):
+            worker.start(f"call_both({name!r}, '20/0.2s', '{tokens}/0.2s', 12, {number}, margin=0.2)")
+        calls = sorted(tuple(one) for worker in workers for one in worker.done(60))
+        assert len(calls) == 48
+        assert most_within([(moment, 1) for moment, _ in calls], 0.2) <= 20
+        assert most_within(calls, 0.2) <= tokens
+
     def test_clients_whose_clocks_differ(self, crew, name):
         """Gold standard 8.40: only the server's clock counts."""
         workers = callers(crew, 4)

@@ -29,6 +29,18 @@ def call(name, rates, number, cost=1, pause=0.0, cancelled=0.0, **options):
             time.sleep(random.uniform(0, pause))
     return made
 
+def call_both(name, requests, tokens, number, seed, **options):
+    "Calls that two limits count: when each was made, and its tokens. Some are settled for less."
+    chance, made = random.Random(seed), []
+    both = RateLimiter(name, requests, **options).together_with(RateLimiter(name + ":tokens", tokens, **options))
+    for turn in range(number):
+        cost = chance.choice([1, 2, 7, 12])
+        reservation = both.acquire(cost={name + ":tokens": cost})
+        made.append((clock(), cost))
+        if chance.random() < 0.3:
+            reservation.settle({name + ":tokens": cost})
+    return made
+
 def wait(name, rates, number, **options):
     "So many threads, each of which waits for one call: arrival and turn by the server's clock, call, questions."
     from django_tasklock.rates.reservation import Reservation

@@ -17,8 +17,8 @@ A slot belongs to the caller that knows its edition: ``epoch`` and a serial numb
 back or taken from the line. So one that is given back twice is given back once, and one that was taken by another
 caller is not used by its first one.
 
-When the limit is raised, what is booked further ahead than anybody goes without asking again is dropped, and its callers
-book again as they ask: those who sleep within some seconds, not in their former order.
+When the limit is raised, what is booked further ahead than anybody goes without asking again is dropped, and its
+callers book again as they ask: those who sleep within some seconds, not in their former order.
 """
 
 from __future__ import annotations

@@ -34,6 +34,7 @@ from django_tasklock.guards.claim import Claim
 from django_tasklock.locks import events
 from django_tasklock.locks.lease import Lease, Refusal
 from django_tasklock.locks.lock import TaskLock
+from django_tasklock.rates.reservation import Reservation
 from django_tasklock.types import Ending
 
 logger = logging.getLogger("django_tasklock")
@@ -63,21 +64,21 @@ def join(decorated: object, call: Call) -> Caller | None:
     return NestedCaller(call)
 
 
-def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
-    """Wait until the body of the worker's current task may start. Return False for any other call.
+def take_turn(limited: LimitOfCall, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Reservation | None:
+    """Wait until the body of the worker's current task may start. Return ``None`` for any other call.
 
     Raises ``Retry`` if that is later, or not known now; ``RateLimitExceeded`` if it is too late.
     """
     turn = rates.next_turn(limited, args, kwargs)
     if turn is None:
-        return False
+        return None
     try:
-        turn.take()
+        reservation = turn.take()
         ensure_enclosing_held()
     except (BackendUnavailable, LockLost) as error:
         turn.message.carry(**{rates.RATE: turn.unbooked()})
         put_off(turn.message, error)
-    return True
+    return reservation
 
 
 def tenant_of(decorated: object) -> str | None:

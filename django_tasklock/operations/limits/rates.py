@@ -54,9 +54,7 @@ def list_limits(text: str = "", *, name: str | None = None, offset: int = 0, lim
         names = [name] if name in names or _is_used(store, name) else []
     found = [each for each in names if text.lower() in each.lower()]
     if len(found) <= MAX_PAGE_SIZE:  # sort by state, which costs a request for each; longer lists are not sorted
-        views = sorted(_read_views(store, found), key=lambda view: _STATE_ORDER[view.state])[
-            offset : offset + limit
-        ]
+        views = sorted(_read_views(store, found), key=lambda view: _STATE_ORDER[view.state])[offset : offset + limit]
     else:
         views = _read_views(store, found[offset : offset + limit])
     following = offset + limit

@@ -6,10 +6,11 @@ from typing import Any
 
 from celery import shared_task
 
-from django_tasklock import rate_limited, task_lock
+from django_tasklock import RateLimiter, rate_limited, task_lock
 from tests.support.celery_site.tasks import hold_here
 
 __all__ = [
+    "rated_both",
     "rated_coalesced",
     "rated_fast",
     "rated_late",
@@ -21,6 +22,16 @@ __all__ = [
 @rate_limited("fast", "20/s", margin=0.2)
 def rated_fast(key: str) -> dict[str, Any]:
     """Twenty a second; on a busy machine a body may note its start much later than it was let go."""
+    return hold_here(key)
+
+
+@shared_task(max_retries=0)
+@rate_limited(
+    RateLimiter("both", "20/s", margin=0.2).together_with(RateLimiter("both:tokens", "60/s", margin=0.2)),
+    cost=lambda key: {"both:tokens": 2 + int(key) % 3},
+)
+def rated_both(key: str) -> dict[str, Any]:
+    """Twenty a second, and sixty tokens."""
     return hold_here(key)
 
 
