@@ -196,6 +196,17 @@ class TestChangesUnderLoad:
         assert waits == [1000, 1000, 2000]
         assert ledger_verbs.reserve(a_book(state, "20/s", START + 10 * SECOND), 1, 0).wait == 0
 
+    def test_after_a_raise_nobody_owns_a_slot_that_is_booked_anew(self):
+        """Two callers would go at that time."""
+        state = State()
+        ledger_verbs.adjust(a_book(state, "10/s"), 100_000)
+        before = [ledger_verbs.reserve(a_book(state, "10/s"), 1, HOUR) for _ in range(5)]
+        ledger_verbs.adjust(a_book(state, "10/s"), 1_000_000)
+        ledger_verbs.adjust(a_book(state, "10/s"), 100_000)
+        anew = ledger_verbs.reserve(a_book(state, "10/s"), 1, HOUR)
+        assert anew.slot == before[3].slot
+        assert anew.edition != before[3].edition
+
     def test_a_longer_window_counts_what_was_forgotten_since(self):
         """Bookings that the shorter window no longer needed are known to have been, not how many."""
         state = State()

@@ -218,7 +218,8 @@ class RateBook:
             last = max([last, *(before for before, *_ in ring[-1:])])
         for stored in (self.state.free, self.state.line):
             del stored[bisect.bisect_right(stored, since, key=operator.itemgetter(0)) :]
-        self.meta["last"] = last
+        # Who had a slot does not own it if it is booked anew.
+        self.meta |= {"last": last, "serial": self.get("serial") + 1}
 
     def is_raised(self) -> bool:
         """Return whether the last caller had a lower limit, or other windows."""

@@ -20,6 +20,7 @@ local function drop_ahead()
   end
   for _, key in ipairs({FREE, LINE}) do redis.call('ZREMRANGEBYSCORE', key, '(' .. text(since), '+inf') end
   set('last', last)
+  set('serial', get('serial') + 1) -- who had a slot does not own it if it is booked anew
 end
 
 -- Whether the last caller had a lower limit, or other windows.
