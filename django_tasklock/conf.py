@@ -5,7 +5,9 @@ It is never written back to Django's settings.
 
 from __future__ import annotations
 
+import asyncio
 import enum
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import timedelta
@@ -122,11 +124,18 @@ class Settings:
     def tenant(self) -> str:
         """Return the tenant whose code runs here; empty where there are no tenants.
 
-        Raises ``TaskLockError`` if the function in ``KEY_PREFIX`` returns a text that cannot begin a name.
+        Raises ``TaskLockError`` if the function in ``KEY_PREFIX`` returns a text that cannot begin a name, and in a
+        coroutine, whose thread has other database connections than the ORM calls that it awaits.
         """
         function = self.tenant_function
         if function is None:
             return ""
+        if asyncio._get_running_loop() is not None and not os.environ.get("DJANGO_ALLOW_ASYNC_UNSAFE"):
+            raise TaskLockError(
+                "the tenant of TASKLOCK['KEY_PREFIX'] cannot be asked in a coroutine, whose thread has other database"
+                " connections: await the lock ('async with', aacquire(), ainfo(), a decorated 'async def'), or call"
+                " this by sync_to_async(...)"
+            )
         found = function()
         if isinstance(found, str) and 0 < len(found) <= 63 and ":" not in found and found.isprintable():
             return str.__str__(found)

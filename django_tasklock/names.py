@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import inspect
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from functools import lru_cache
 from string import Formatter
 from typing import Any
 
+from asgiref.sync import sync_to_async
 from django.db.models import Model
 
 from django_tasklock.conf import get_settings
@@ -68,6 +70,34 @@ def of_tenant(tenant: str | None) -> Iterator[None]:
         _tenant.reset(token)
 
 
+_present: ContextVar[str | None] = ContextVar("tasklock_present_tenant", default=None)
+
+
+@asynccontextmanager
+async def tenant_awaited() -> AsyncIterator[None]:
+    """In the block of a coroutine, the present tenant is that of the thread in which its ORM calls run."""
+    if get_settings().tenant_function is None:
+        yield
+        return
+    token = _present.set(await sync_to_async(get_settings().tenant)())
+    try:
+        yield
+    finally:
+        _present.reset(token)
+
+
+def is_tenant_known() -> bool:
+    """Tell whether names can be made here. They cannot in a coroutine that has yet to await its tenant."""
+    known = _tenant.get() is not None or _present.get() is not None
+    return known or asyncio._get_running_loop() is None or get_settings().tenant_function is None
+
+
+def present_tenant() -> str:
+    """Return the tenant whose code runs here; empty where there are no tenants. Raises like ``Settings.tenant``."""
+    awaited = _present.get()
+    return get_settings().tenant() if awaited is None else awaited
+
+
 def own_name(name: object) -> str:
     """Return the name of a lock of the present tenant as stores have it. Raises ``TaskLockError`` like ``clean``."""
     return with_tenant(clean(name, get_settings().prefix))
@@ -80,7 +110,7 @@ def with_tenant(name: str) -> str:
     """
     tenant = _tenant.get()
     if tenant is None:
-        tenant = get_settings().tenant()
+        tenant = present_tenant()
     if not tenant:
         return name
     if isinstance(name, Names):
@@ -96,7 +126,7 @@ def with_tenant(name: str) -> str:
 
 def other_tenant(name: str) -> str:
     """Return the tenant of a lock, in whose tables its row is, unless that is the present one; empty: it is."""
-    here = get_settings().tenant()
+    here = present_tenant()
     tenant = each_of(name)[0].partition(":")[0]
     return "" if not here or tenant == here else tenant
 

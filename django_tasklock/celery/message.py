@@ -13,7 +13,7 @@ from celery.exceptions import Reject
 
 from django_tasklock.celery.broker import redelivery_timeout
 from django_tasklock.celery.canvas import is_member
-from django_tasklock.conf import get_settings
+from django_tasklock.names import present_tenant
 from django_tasklock.types import monotonic
 
 HEADER = "tasklock"
@@ -186,7 +186,7 @@ def bind_header(header: Mapping[str, Any], task: Any, task_id: Any) -> dict[str,
 
 def tenant_header() -> dict[str, Any]:
     """Return the part of a new message's header that says whose locks its task takes; empty without tenants."""
-    tenant = get_settings().tenant()
+    tenant = present_tenant()
     return {"tenant": tenant} if tenant else {}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from importlib.util import find_spec
 from typing import Any
 
@@ -14,13 +16,14 @@ from django_tasklock.celery import rates, unique
 from django_tasklock.celery.definition import check_decorated, lock_of
 from django_tasklock.celery.delivery import callers, cleanup, duplicates
 from django_tasklock.celery.host import LockAttribute, current_task, record_replacement, record_retry, will_retry
-from django_tasklock.celery.message import RECEIVED, hide_header
+from django_tasklock.celery.message import RECEIVED, hide_header, predecessor_request
 from django_tasklock.celery.options import refuse_without_base
 from django_tasklock.celery.publish import write_header
 from django_tasklock.celery.queue.promoter import Promoter, on_refused
 from django_tasklock.celery.task import OnceTask
 from django_tasklock.exceptions import BodyExited, CrashLoop, StaleClaim
 from django_tasklock.locks.heartbeat import heartbeat
+from django_tasklock.names import present_tenant
 from django_tasklock.types import monotonic
 
 DEFAULT_REQUEST = "celery.worker.request:Request"
@@ -37,6 +40,7 @@ def install() -> None:
     Task.on_bound = classmethod(check_task)  # type: ignore[method-assign,assignment]
     Task.on_replace = record_replacement(Task.on_replace)  # type: ignore[method-assign]
     Task.retry = record_retry(Task.retry)  # type: ignore[method-assign]
+    Task.apply_async = refuse_unknown_tenant(Task.apply_async)  # type: ignore[method-assign]
     if "lock" not in vars(Task):
         Task.lock = LockAttribute()  # type: ignore[attr-defined]
     if not hasattr(Task, "dont_autoretry_for"):  # a task's own option overrides it
@@ -78,6 +82,20 @@ def check_task(kind: type[Any], app: Any = None) -> None:
     """Raise ``TaskLockError`` for a task class that cannot work with this package, when Celery binds it to its app."""
     refuse_without_base(kind)
     check_decorated(kind)
+
+
+def refuse_unknown_tenant(apply_async: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap ``Task.apply_async`` to raise what ``write_header`` cannot: Celery logs the exceptions of its receivers."""
+
+    @wraps(apply_async)
+    def wrapper(
+        task: Any, args: Any = None, kwargs: Any = None, task_id: Any = None, *more: Any, **sending: Any
+    ) -> Any:
+        if lock_of(task) is not None and predecessor_request(task.name, task_id) is None:
+            present_tenant()
+        return apply_async(task, args, kwargs, task_id, *more, **sending)
+
+    return wrapper
 
 
 def record_arrival(sender: Any = None, request: Any = None, **details: Any) -> None:

@@ -23,7 +23,7 @@ from django_tasklock.exceptions import TaskLockError
 from django_tasklock.locks.lock import Acquirable, TaskLock
 from django_tasklock.locks.parameters import POLICIES
 from django_tasklock.locks.semaphore import ConcurrencyLimiter, check_limit
-from django_tasklock.names import Names, other_tenant
+from django_tasklock.names import Names, other_tenant, present_tenant
 
 OnLimit = Literal["skip", "raise", "wait", "retry", "reject"]
 """What a call does when no permit is free. The last two postpone a message: only under Celery."""
@@ -110,7 +110,7 @@ class LockOptions:
             self.check_several(conflict)
         if row is not None and (tenant := other_tenant(lock.name)):
             raise TaskLockError(
-                f"{self.where}: {row} of tenant {tenant!r} cannot be claimed by tenant {get_settings().tenant()!r}: the"
+                f"{self.where}: {row} of tenant {tenant!r} cannot be claimed by tenant {present_tenant()!r}: the"
                 " worker runs the message as another tenant than its publisher's",
                 name=lock.name,
             )

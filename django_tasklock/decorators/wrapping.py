@@ -14,6 +14,7 @@ from typing import Any, TypeVar, cast
 from django_tasklock.decorators.call import Call, Caller
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.host import host
+from django_tasklock.names import tenant_awaited
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -158,7 +159,9 @@ def wrap(
                 check_is_over(function, result)
                 return result
 
-            return await caller(args, kwargs).arun(body)
+            async with tenant_awaited():
+                call = caller(args, kwargs)
+            return await call.arun(body)
 
     else:
 

@@ -36,7 +36,7 @@ from django_tasklock.locks.info import busy_error, lock_info
 from django_tasklock.locks.lease import GONE, Lease, Refusal
 from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
 from django_tasklock.locks.taken import answer_of, leases_here, note, note_release
-from django_tasklock.names import Names, clean, clean_all, each_of, with_tenant
+from django_tasklock.names import Names, clean, clean_all, each_of, is_tenant_known, tenant_awaited, with_tenant
 from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Ending, Grant, LockInfo, Record, Released, monotonic
 
@@ -630,9 +630,53 @@ class TaskLock(Acquirable):
     ) -> None:
         prefix = get_settings().prefix
         name = clean_all((name, *more), prefix) if more or isinstance(name, Names) else clean(name, prefix)
-        name = with_tenant(name)
+        self._bare = "" if is_tenant_known() else name  # which has its tenant when that can be asked
+        name = name if self._bare else with_tenant(name)
         parameters = LockParameters.checked(name, timeout, lease, blocking, blocking_timeout, reentrant, on_unavailable)
-        super().__init__(name, parameters, on_lost, clean_kind(kind) if kind else "", task, row)
+        whole = "" if self._bare else name
+        super().__init__(whole, parameters, on_lost, clean_kind(kind) if kind else "", task, row)
+
+    _name: str
+
+    @property
+    def name(self) -> str:
+        """What is locked, with the tenant.
+
+        An object that a coroutine makes gets its tenant at the first ``async with``, ``aacquire()`` or ``ainfo()``, or
+        outside of coroutines. Raises ``TaskLockError`` before that.
+        """
+        if not self._name:
+            self._name = with_tenant(self._bare)
+        return self._name
+
+    @name.setter
+    def name(self, name: str) -> None:
+        self._name = name
+
+    @property
+    def lease(self) -> Lease | None:
+        """The lease that the running code has through this object; ``None``: it has none.
+
+        Code that has never asked through the object has the latest lease.
+        """
+        return super().lease if self._name else None
+
+    async def _complete(self) -> None:
+        """Give it its tenant. Raises ``TaskLockError`` if that is another one than before."""
+        if not self._bare:
+            return
+        async with tenant_awaited():
+            name = with_tenant(self._bare)
+        if name != (self._name or name):
+            raise TaskLockError(
+                f"this object is lock {self._name!r}, and is used as {name!r}: make one for each tenant", name=name
+            )
+        self._name = name
+
+    async def atake(self, wait: float | None = None, *, supersedes: str = "", action: str = "skip") -> Lease | Refusal:
+        """Do what ``take`` does, for coroutines. If it is cancelled, the lock is not held."""
+        await self._complete()
+        return await super().atake(wait, supersedes=supersedes, action=action)
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -661,6 +705,7 @@ class TaskLock(Acquirable):
 
     async def ainfo(self) -> LockInfo | None:
         """Do what ``info`` does, for coroutines."""
+        await self._complete()
         for name in self.names:
             record = await get_backend().aget(name)
             if record is not None:
@@ -670,6 +715,9 @@ class TaskLock(Acquirable):
     def locked(self) -> bool:
         """Tell whether the lock, or one of its names, is held by anyone. Raises ``BackendUnavailable``."""
         return any(get_backend().get(name) is not None for name in self.names)
+
+    def __repr__(self) -> str:
+        return super().__repr__() if self._name else f"<{type(self).__name__} {self._bare!r}>"
 
 
 def _update(lease: Lease, record: Record | None) -> None:

@@ -44,6 +44,16 @@ def encode(kind, video_id):
         time.sleep(0.05)
 """
 
+COROUTINE = """
+from asgiref.sync import async_to_sync
+from django_tasklock import TaskLock
+
+async def publish():
+    async with TaskLock("publish") as lock:
+        return lock.name
+
+"""
+
 
 @pytest.fixture
 def own_database(transactional_db: None) -> Iterator[dict[str, Any]]:
@@ -97,6 +107,8 @@ def test_two_tenants_a_killed_worker_and_the_sweep(tmp_path: Path, own_database:
     project.run("manage.py", "makemigrations", "customers", "videos")
     project.run("manage.py", "migrate_schemas", "--shared")
     project.run("manage.py", "check", "--tag", "tasklock")
+    swept = project.run("manage.py", "sweep_locks")
+    assert "rows of videos.video: tenant 'public' has no such table; sweep as each tenant" in swept
 
     def journal() -> list[str]:
         path = tmp_path / "journal"
@@ -154,3 +166,6 @@ def test_two_tenants_a_killed_worker_and_the_sweep(tmp_path: Path, own_database:
         wait(lambda schema=schema: journal().count(f"{schema} thumbnail 1") == 2)
         assert journal().count(f"{schema} video 1") == 1
     wait(lambda: not list_all_task_locks())
+
+    project.run("manage.py", "all_tenants_command", "--no-public", "sweep_locks", "--requeue", "-v", "0")
+    shell(f"{imports}{COROUTINE}" + each("assert async_to_sync(publish)() == f'{schema}:publish', schema"))

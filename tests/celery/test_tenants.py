@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
 import pytest
+from asgiref.sync import async_to_sync, sync_to_async
 from celery import Task
+from django.db import connection
+from django.http import HttpRequest, JsonResponse
+from django.test import AsyncClient
+from django.urls import path
 
 from django_tasklock import (
     ConcurrencyLimiter,
@@ -22,6 +27,7 @@ from django_tasklock import (
     list_all_task_locks,
     release_task_lock,
     task_lock,
+    task_lock_context,
 )
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
@@ -49,6 +55,46 @@ def within(name: Any) -> Iterator[None]:
         yield
     finally:
         tenant.reset(token)
+
+
+def schema() -> str:
+    """The tenant of the thread's own database connection, as django-tenants has it."""
+    return getattr(connection, "schema_name", "public")
+
+
+@contextmanager
+def schema_context(name: str) -> Iterator[None]:
+    before, connection.schema_name = schema(), name  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        connection.schema_name = before  # type: ignore[attr-defined]
+
+
+def switch(get_response: Callable[[HttpRequest], Any]) -> Callable[[HttpRequest], Any]:
+    """A synchronous middleware, which ASGI calls in the thread of the ORM, where it sets the tenant of the view."""
+
+    def middleware(request: HttpRequest) -> Any:
+        with schema_context(request.headers["tenant"]):
+            return get_response(request)
+
+    return middleware
+
+
+@task_lock("decorated")
+async def decorated() -> str:
+    return str(current_lock().name)
+
+
+async def view(request: HttpRequest) -> JsonResponse:
+    lock = TaskLock("block")
+    async with lock, task_lock_context("context"), TaskLock("one", "two"):
+        info = await TaskLock("block").ainfo()
+        assert info is not None
+        return JsonResponse({"held": held(), "here": [lock.name, info.name, await decorated()]})
+
+
+urlpatterns = [path("", view)]
 
 
 @pytest.fixture(autouse=True)
@@ -117,6 +163,70 @@ class TestNames:
         assert sorted(lock.info.name for lock in list_locks().locks) == ["a:video:42", "b:video:42"]
         assert release_lock("b:video:42", by=Actor("me"))
         assert held() == ["a:video:42"]
+
+
+class TestCoroutines:
+    """Their thread has other database connections than the ORM calls that they await, and so another tenant."""
+
+    @pytest.fixture(autouse=True)
+    def schemas(self, settings: Any) -> None:
+        settings.TASKLOCK = {**settings.TASKLOCK, "KEY_PREFIX": f"{__name__}.schema"}
+
+    def test_an_asynchronous_view_locks_the_names_of_its_tenant(self, settings):
+        settings.MIDDLEWARE, settings.ROOT_URLCONF = [f"{__name__}.switch"], __name__
+        get = async_to_sync(AsyncClient().get)
+        for name in ("a", "b"):
+            assert get("/", headers={"tenant": name}).json() == {
+                "held": [f"{name}:{one}" for one in ("block", "context", "one", "two")],
+                "here": [f"{name}:block", f"{name}:block", f"{name}:decorated"],
+            }
+        assert held() == []
+
+    def test_what_cannot_ask_for_the_tenant_is_refused(self, app):
+        once = app.task(lambda: None, key="once")
+        plain = app.task(task_lock("plain")(lambda: None), base=Task)
+        made: list[Callable[[], Any]] = [
+            lambda: TaskLock("x").locked(),
+            lambda: TaskLock("x").info(),
+            lambda: TaskLock("x").name,
+            lambda: acquire_task_lock("x"),
+            lambda: is_task_locked("x"),
+            lambda: TaskLock("y").acquire(),
+            lambda: task_lock_context("z").__enter__(),
+            task_lock("v")(lambda: None),
+            once.delay,
+            plain.delay,
+        ]
+
+        async def refused(call: Callable[[], Any]) -> None:
+            with pytest.raises(TaskLockError, match=r"KEY_PREFIX'\] cannot be asked in a coroutine.*sync_to_async"):
+                call()
+            with schema_context("loop"):
+                await sync_to_async(call)()  # as the sentence says
+
+        with schema_context("a"):
+            for call in made:
+                async_to_sync(refused)(call)
+        assert "a:x" in held()
+        assert all(name.startswith("a:") for name in held())
+        assert [message.ours["tenant"] for message in app.all()] == ["a", "a"]
+
+    def test_an_object_that_a_coroutine_has_made_is_of_one_tenant(self):
+        async def make() -> TaskLock:
+            lock = TaskLock("x")
+            assert "'x'" in repr(lock)
+            assert not lock.held
+            return lock
+
+        async def name(lock: TaskLock) -> str:
+            async with lock:
+                return lock.name
+
+        lock = async_to_sync(make)()
+        with schema_context("a"):
+            assert [async_to_sync(name)(lock), lock.name] == ["a:x", "a:x"]
+        with schema_context("b"), pytest.raises(TaskLockError, match="is lock 'a:x', and is used as 'b:x'"):
+            async_to_sync(name)(lock)
 
 
 class TestMessages:

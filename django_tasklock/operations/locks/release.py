@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any
 
 from django_tasklock.backends import get_backend
-from django_tasklock.conf import get_settings
 from django_tasklock.db.reconnect import is_row_locked
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
@@ -18,7 +17,7 @@ from django_tasklock.guards.guard import revoke_claim
 from django_tasklock.locks import events
 from django_tasklock.locks.holder import alive
 from django_tasklock.locks.info import lock_info
-from django_tasklock.names import bare_name, other_tenant
+from django_tasklock.names import bare_name, other_tenant, present_tenant
 from django_tasklock.operations.audit import audited
 from django_tasklock.operations.guarded_rows import LockedRow, find_locked_row
 from django_tasklock.operations.values import Actor, Outcome, Result
@@ -46,7 +45,7 @@ def release_lock(
     if record.holder.row and (tenant := other_tenant(bare)):
         raise TaskLockError(
             f"lock {bare!r} guards a row of tenant {tenant!r}, and this process looks into the tables of"
-            f" {get_settings().tenant()!r}: release it as {tenant!r}",
+            f" {present_tenant()!r}: release it as {tenant!r}",
             name=bare,
         )
     row = find_locked_row(record)

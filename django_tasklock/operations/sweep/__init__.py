@@ -24,6 +24,7 @@ from django_tasklock.backends.contract.stores import LockStore
 from django_tasklock.conf import Duration, get_settings
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
+from django_tasklock.names import present_tenant
 from django_tasklock.operations.audit import delete_old_entries
 from django_tasklock.operations.sweep.guards import Guards
 from django_tasklock.operations.sweep.locks import LockSweep
@@ -102,6 +103,10 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
     guards = Guards(options)
     for label in guards.unknown_models:
         log.record_left_out(f"rows of {label}: there is no such model")
+    for model in guards.without_table:
+        log.record_left_out(
+            f"rows of {model._meta.label_lower}: tenant {present_tenant()!r} has no such table; sweep as each tenant"
+        )
     for alias in {router.db_for_write(model) for model in guards.by_model}:
         with durable(alias, "sweep"):  # a restored row must be committed before its lock is deleted
             pass

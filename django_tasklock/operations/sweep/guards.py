@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
+from django.db import connections, router
 from django.db.models import Model, Q
 
 from django_tasklock.columns import TOKEN, table_model
+from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.keys import PK
@@ -43,6 +45,9 @@ class Guards:
             raise TaskLockError(f"no guard is registered for {', '.join(unguarded)}; guarded: {guarded}")
         if options.models:
             self.by_model = {table: self.by_model[table] for table in options.models}
+        self.without_table = [] if get_settings().tenant_function is None else _without_table(self.by_model)
+        for model in self.without_table:
+            del self.by_model[model]
 
     def claim_queries(self) -> Iterator[tuple[type[Model], Q, str, list[Guarded]]]:
         """Yield (model, filter of claimed rows, ordering column, guards that may have claimed them).
@@ -95,6 +100,18 @@ class Guards:
     def find_guard(self, named_row: NamedRow, record: Record, task_of: Callable[[Any], Any]) -> Guarded | None:
         """Return the guard with which the holder of this lock claims its row; ``None`` if several may be meant."""
         return find_guard(record, named_row.row, self.by_model[named_row.model], task_of)
+
+
+def _without_table(models: Iterable[type[Model]]) -> list[type[Model]]:
+    """Return the models whose tables the schema of the present tenant lacks."""
+    found: list[type[Model]] = []
+    by_alias: dict[str, list[type[Model]]] = {}
+    for model in models:
+        by_alias.setdefault(router.db_for_write(model), []).append(model)
+    for alias, group in by_alias.items():
+        tables = connections[alias].introspection.table_names(include_views=True)
+        found += [model for model in group if model._meta.db_table not in tables]
+    return found
 
 
 def find_claiming_guards(guards: list[Guarded], row: Row) -> list[Guarded]:
