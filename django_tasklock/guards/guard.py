@@ -289,3 +289,15 @@ def revoke_claim(model: type[Model], pk: Any, guard: StateGuard | None, token: s
     if not token:
         return False
     return write(rows.filter(**{TOKEN: token}), pk, values | {TOKEN: "", EPOCH: F(EPOCH) + 1}, change=change)
+
+
+def reset_unclaimed(model: type[Model], pk: Any, guard: StateGuard, state: Any) -> bool:
+    """Set ``state`` in a row that is in the guard's claimed state without a claim. Return False if it is not, any more.
+
+    It is one UPDATE, like that of ``revoke_claim``, of a model with token columns.
+    """
+    guard.ensure_fits(model)
+    rows = briefly(fresh(model._base_manager.using(router.db_for_write(model))).filter(pk=pk))
+    rows = rows.filter(**{guard.field: guard.claim_as, TOKEN: ""})
+    values = {**guard.state_values(state), EPOCH: F(EPOCH) + 1}
+    return write(rows, pk, values, change=Change(guard.field, "swept"))

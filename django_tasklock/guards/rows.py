@@ -17,6 +17,8 @@ from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns
 from django_tasklock.guards.keys import PK
 
 PAGE = 1000  # rows read by one query
+NEWEST = 100_000
+"""Rows that are searched, by primary key, where no index has their state."""
 IN = 500  # keys in one query: SQLite takes a thousand parameters
 
 
@@ -83,12 +85,22 @@ def claimed_pages(model: type[Model], where: Q, columns: Iterable[str], key: str
         last = page[-1]
 
 
+def has_index(model: type[Model], column: str) -> bool:
+    """Return whether a model has an index of all rows that begins with this column."""
+    meta: Any = table_options(model)
+    return meta.get_field(column).db_index or any(
+        index.fields[:1] == [column] and index.condition is None for index in meta.indexes
+    )
+
+
 def has_token_index(model: type[Model]) -> bool:
     """Return whether a model with tokens has an index of all rows that begins with them, as ``GuardedModel`` has."""
-    meta: Any = table_options(model)
-    return meta.get_field(TOKEN).db_index or any(
-        index.fields[:1] == [TOKEN] and index.condition is None for index in meta.indexes
-    )
+    return has_index(model, TOKEN)
+
+
+def newest(model: type[Model]) -> Any:
+    """Return the key beyond which the last ``NEWEST`` rows are; ``None``: there are not so many."""
+    return _everything(model).order_by("-pk").values_list("pk", flat=True)[NEWEST : NEWEST + 1].first()
 
 
 def _everything(model: type[Model]) -> QuerySet[Any]:

@@ -8,6 +8,7 @@ from uuid import UUID
 
 import pytest
 from django.contrib.auth.models import Permission, User
+from django.db.models.signals import pre_save
 from django.test import Client
 
 from django_tasklock import StateGuard, model_lock
@@ -127,6 +128,33 @@ def test_the_panel_says_who_works_on_the_row(visitor, take, settings: Any) -> No
     staff = visitor("staff")
     User.objects.get(username="staff").user_permissions.add(permission)
     assert panel(staff, row) == ""
+
+
+def test_no_form_sets_the_state_of_a_row_back(visitor) -> None:
+    """It has the state of when it was shown, or of when the request began. The row of a new one gets any."""
+    client = visitor("root")
+    base = "/operators/testapp/video/"
+    row = Video.objects.create(status="ready")
+    change = f"{base}{row.pk}/change/"
+    assert 'name="status"' not in client.get(change).text + client.get(base).text
+    assert 'name="status"' in client.get(f"{base}add/").text
+
+    def claims(sender: Any, instance: Any, **details: Any) -> None:
+        Video.objects.filter(pk=instance.pk).update(status="processing")
+
+    pre_save.connect(claims, sender=Video)
+    try:
+        assert client.post(change, {"status": "stale", "progress": 7, "hls_file": "x"}).status_code == 302
+    finally:
+        pre_save.disconnect(claims, sender=Video)
+    row.refresh_from_db()
+    assert (row.status, row.progress) == ("processing", 7)
+    rows = {"form-TOTAL_FORMS": 1, "form-INITIAL_FORMS": 1, "form-0-id": row.pk, "form-0-status": "stale", "_save": ""}
+    client.post(base, rows)
+    row.refresh_from_db()
+    assert row.status == "processing"
+    client.post(f"{base}add/", {"status": "uploading", "progress": 0, "hls_file": "x"})
+    assert Video.objects.filter(status="uploading").exists()
 
 
 def test_a_lock_and_its_row_lead_to_each_other_by_another_key(visitor, take) -> None:

@@ -94,7 +94,7 @@ def test_json_is_one_document_on_stdout() -> None:
     document = json.loads(run("--json", "--dry-run")[0])
     assert document["dry_run"] is True
     assert document["counts"]["dead"] == {"found": 1, "acted": 1, "changed": 0, "kept": 0}
-    assert list(document["counts"]) == ["no_expiry", "dead", "abandoned", "lapsed"]
+    assert list(document["counts"]) == ["no_expiry", "dead", "abandoned", "unclaimed", "lapsed"]
     [found] = [one for one in document["findings"] if one["kind"] == "dead"]
     assert found["name"] == "report:7"
     assert "token" not in out

@@ -6,17 +6,20 @@ import json
 import os
 import time
 from datetime import timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import redis
 from django.db import ProgrammingError, connection
+from django.db.models import F, Q
 
 from django_tasklock import StateGuard
 from django_tasklock.backends import get_backend
 from django_tasklock.backends.memory import reset
 from django_tasklock.locks import holder as holders
 from django_tasklock.operations import Actor, acts
+from django_tasklock.operations.sweep import unclaimed
 from tests.support.guards import GUARD, ONCE, new_token, no_guards
 from tests.support.stores import clear
 from tests.support.sweeping import (
@@ -152,6 +155,70 @@ def test_a_claimed_row_without_a_lock_is_put_back(store: str) -> None:
     assert state(row) == ("uploading", "", 2)
     assert state(done) == ("ready", "", 1)
     assert tally_of(swept()) == {}
+
+
+class TestUnclaimed:
+    """A ``save()`` has set the state of a row back to the one that only a claim writes."""
+
+    def set_back(self) -> Video:
+        row: Video = claimed(state="ready", token="")
+        Video(pk=row.pk, status="processing").save()
+        return row
+
+    @in_every_store
+    def test_it_is_named_and_put_back_on_request_alone(self, store: str, caplog: Any) -> None:
+        guarded_function(guard=ONCE)
+        row, busy = self.set_back(), self.set_back()
+        hold(f"video:{busy.pk}")
+        report = swept()
+        assert tally_of(report) == {"unclaimed": (2, 0, 1, 1)}
+        assert "its state is 'processing', and nobody has claimed it" in found_kept(report).why
+        assert "1 rows in a claimed state that nobody has claimed" in caplog.text
+        assert tally_of(swept(dry_run=True, unclaimed=True)) == {"unclaimed": (2, 1, 1, 0)}
+        assert state(row) == ("processing", "", 1)
+        assert tally_of(swept(unclaimed=True)) == {"unclaimed": (2, 1, 1, 0)}
+        assert [state(row), state(busy)] == [("uploading", "", 2), ("processing", "", 1)]
+        assert [act.outcome for act in acts(f"video:{row.pk}")] == [f"{lock_row(row.pk)} put back"]
+
+    def test_a_claimable_one_is_named_once_it_was_seen_for_longer_than_its_timeout(
+        self, store: str, monkeypatch: Any
+    ) -> None:
+        guarded_function(guard=GUARD)
+        row = self.set_back()
+        now = time.time()
+
+        def after(seconds: float) -> dict[str, Any]:
+            monkeypatch.setattr(unclaimed, "time", SimpleNamespace(time=lambda: now + seconds))
+            return tally_of(swept(unclaimed=True))
+
+        assert after(0) == after(3500) == {}
+        Video.objects.filter(pk=row.pk).update(lock_epoch=F("lock_epoch") + 1)  # it was claimed, and set back again
+        assert after(3700) == {}
+        assert after(7400) == {"unclaimed": (1, 0, 0, 1)}, "without --requeue there is nothing to do"
+        assert state(row) == ("processing", "", 2)
+
+    @pytest.mark.parametrize(
+        "guard",
+        [
+            pytest.param(StateGuard(claim_from=["uploading"], claim_as="processing"), id="the body closes it"),
+            pytest.param(StateGuard(claim_from=["a"], claim_as="b", done="processing"), id="another task's last"),
+            pytest.param(
+                StateGuard(claim_from=["uploading"], claim_as="processing", done="d", exclude=Q(progress=0)),
+                id="excluded",
+            ),
+        ],
+    )
+    def test_a_state_in_which_rows_rest_is_none(self, store: str, guard: StateGuard) -> None:
+        guarded_function(guard=guard)
+        if guard.claim_as != "processing":
+            guarded_function(guard=ONCE, name="other:{video_id}")
+        self.set_back()
+        assert tally_of(swept()) == {}
+
+
+def found_kept(report: Any) -> Any:
+    [finding] = [one for one in report.findings if one.came == "kept"]
+    return finding
 
 
 @pytest.mark.parametrize("evidence", ["token", "row", "name"])

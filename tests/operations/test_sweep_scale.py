@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from django_tasklock.backends import get_backend
+from django_tasklock.guards import rows
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations import Actor
 from django_tasklock.operations.sweep import report as reports
@@ -109,3 +110,14 @@ def test_the_index_is_used_for_claimed_rows(db: None, model: Any, index: str) ->
         plan = model._base_manager.filter(where).order_by(key)[:1000].explain()
         assert f"USING INDEX testapp_{index}" in plan
         assert "TEMP" not in plan, "nothing is sorted"
+
+
+def test_unclaimed_rows_are_sought_among_the_newest_where_no_index_has_the_state(
+    db: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(rows, "NEWEST", 3)
+    guarded_function(guard=ONCE)
+    Video.objects.bulk_create(Video(status="processing") for _ in range(5))
+    options = SweepOptions.from_arguments(False, None, "", (), False, Actor("test"), 0.0)
+    [(model, where, *_)] = Guards(options).unclaimed_queries()
+    assert model._base_manager.filter(where).count() == 3

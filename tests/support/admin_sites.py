@@ -21,6 +21,7 @@ class VideoAdmin(LockPanelMixin, admin.ModelAdmin):
     """A guarded model's page, with the panel."""
 
     list_display = ("pk", "status")
+    list_editable = ("status",)
 
 
 operators = OperatorsSite(name="operators")

@@ -51,6 +51,11 @@ class Command(OperatorCommand):
             "--requeue", action="store_true", help="Publish the task of every row that is put back again."
         )
         parser.add_argument(
+            "--unclaimed",
+            action="store_true",
+            help="Also put back rows in a claimed state that nobody has claimed. Otherwise they are only named.",
+        )
+        parser.add_argument(
             "--pause",
             type=float,
             default=PAUSE,
@@ -66,6 +71,7 @@ class Command(OperatorCommand):
             prefix=options["prefix"],
             models=options["models"],
             requeue=options["requeue"],
+            unclaimed=options["unclaimed"],
             by=self.actor(),
             pause=options["pause"],
         )

@@ -35,6 +35,7 @@ from django_tasklock.operations.sweep.restoring import RowRestorer
 from django_tasklock.operations.sweep.rows import RowSweep
 from django_tasklock.operations.sweep.runs import record_run
 from django_tasklock.operations.sweep.stream import sweep_twice
+from django_tasklock.operations.sweep.unclaimed import UnclaimedSweep
 from django_tasklock.operations.values import Actor
 
 __all__ = ["PAUSE", "Finding", "FindingOutcome", "Kind", "SweepReport", "Tally", "sweep"]
@@ -53,6 +54,7 @@ def sweep(
     prefix: str = "",
     models: Iterable[type[Model] | str] = (),
     requeue: bool = False,
+    unclaimed: bool = False,
     by: Actor = Actor("sweep"),  # noqa: B008  # frozen
     pause: Duration = PAUSE,
     longest: Duration | None = None,
@@ -61,15 +63,16 @@ def sweep(
 
     ``dry_run``: check twice, and change nothing. ``older_than``: only locks held for at least so long; rows have no age
     and are left out. ``prefix``: only locks whose names begin with it. ``models``: only rows of these guarded models
-    (or labels), and locks that name one. ``requeue``: publish the task of every row that is restored. ``by``: the actor
-    in the audit trail. ``pause``: seconds between the two looks. ``longest``: seconds after which the sweep stops at
+    (or labels), and locks that name one. ``requeue``: publish the task of every row that is restored. ``unclaimed``:
+    also restore rows in a claimed state that nobody has claimed, which are only named otherwise. ``by``: the actor in
+    the audit trail. ``pause``: seconds between the two looks. ``longest``: seconds after which the sweep stops at
     the next step, which may take some seconds more; what it did not reach is listed in ``left_out``, and the run does
     not count as a sweep of everything.
 
     Raises ``BackendUnavailable`` when the store or the database is down, ``TaskLockError`` for invalid arguments, and
     ``TransactionOpen`` inside ``atomic()``. Changes made before the exception stay.
     """
-    options = SweepOptions.from_arguments(dry_run, older_than, prefix, models, requeue, by, pause, longest)
+    options = SweepOptions.from_arguments(dry_run, older_than, prefix, models, requeue, by, pause, longest, unclaimed)
     log = SweepLog(dry_run, by)
     try:
         _sweep(get_backend(), options, log)
@@ -92,6 +95,8 @@ def sweep(
     report = replace(report, number=record_run(options, report, incomplete))
     if report.swept and not dry_run:
         logger.info("sweep: %s", ", ".join(f"{kind} {one.acted}" for kind, one in report.counts.items() if one.acted))
+    if named := report.counts[Kind.UNCLAIMED].kept:
+        logger.warning("sweep: %d %s: docs/operate.md", named, Kind.UNCLAIMED.label)
     return report
 
 
@@ -126,6 +131,7 @@ def _sweep(backend: LockStore, options: SweepOptions, log: SweepLog) -> None:
     else:
         rows = RowSweep(backend, not listing_problem, guards, restorer, options, log)
         sweep_twice(rows, log, options.pause)
+        sweep_twice(UnclaimedSweep(backend, guards, rows, options, log), log, options.pause)
     if options.models:
         log.record_left_out("messages: they do not tell their model")
     elif not options.prefix:  # most of these messages have no lock

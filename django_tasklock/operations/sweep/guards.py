@@ -13,7 +13,7 @@ from django_tasklock.conf import get_settings
 from django_tasklock.exceptions import TaskLockError
 from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, registered
 from django_tasklock.guards.keys import PK
-from django_tasklock.guards.rows import Row, columns_of, has_token_index, read
+from django_tasklock.guards.rows import Row, columns_of, has_index, has_token_index, newest, read
 from django_tasklock.operations.guarded_rows import RowKey, find_guard, model_of, resolve_row
 from django_tasklock.operations.sweep.options import SweepOptions
 from django_tasklock.types import Record
@@ -78,6 +78,27 @@ class Guards:
                         yield model, where, "pk", group
                 if has_token_columns(model):
                     seen |= Q(**{f"{field}__in": states})
+
+    def unclaimed_queries(self) -> Iterator[tuple[type[Model], Q, bool, list[Guarded]]]:
+        """Yield (model, filter of rows in a claimed state without a token, whether it is claimable, its guards).
+
+        A state in which rows also rest, done or failed, is left out, as are the rows that a guard excludes.
+        """
+        for model, guards in self.by_model.items():
+            if not has_token_columns(model):
+                continue
+            states = {(one.guard.field, one.guard.claim_as): one for one in guards if one.guard.field}
+            for (field, state), _one in sorted(states.items(), key=repr):
+                same = [one.guard for one in guards if one.guard.field == field]
+                claiming = [one for one in guards if one.guard.field == field and one.guard.claim_as == state]
+                if any(state in (one.done, one.failed) or (one.claim_as == state and one.done is None) for one in same):
+                    continue
+                where = Q(**{field: state, TOKEN: ""})
+                for one in claiming:
+                    where &= ~(one.guard.exclude or Q(pk__in=()))
+                if not has_index(model, field) and (first := newest(model)) is not None:
+                    where &= Q(pk__gt=first)
+                yield model, where, any(one.takes(state) for one in same), claiming
 
     def resolve_guarded_row(self, record: Record) -> RowKey | None:
         """Return the key of the row that a lock names; ``None`` if its model has no guard."""

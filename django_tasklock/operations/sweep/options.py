@@ -37,6 +37,8 @@ class SweepOptions:
     pause: float
     deadline: float | None = None
     """The deadline on the monotonic clock, after which nothing more is checked; ``None``: no deadline."""
+    unclaimed: bool = False
+    """Whether rows in a claimed state that nobody has claimed are restored."""
 
     @classmethod
     def from_arguments(
@@ -49,6 +51,7 @@ class SweepOptions:
         by: Actor,
         pause: Duration,
         longest: Duration | None = None,
+        unclaimed: bool = False,
     ) -> Self:
         """Check the arguments and return the options. Raises ``TaskLockError`` for invalid ones."""
         tables = set()
@@ -66,6 +69,7 @@ class SweepOptions:
             by=by,
             pause=microseconds(pause, "pause", zero=True) / 1_000_000,
             deadline=None if longest is None else monotonic() + microseconds(longest, "longest", zero=True) / 1_000_000,
+            unclaimed=unclaimed,
         )
 
     @property

@@ -26,6 +26,7 @@ class Kind(enum.StrEnum):
     NO_EXPIRY = "no_expiry"
     DEAD = "dead"
     ABANDONED = "abandoned"
+    UNCLAIMED = "unclaimed"
     LAPSED = "lapsed"
 
     @property
@@ -38,15 +39,18 @@ _LABELS: Mapping[Kind, Any] = {
     Kind.NO_EXPIRY: _("locks without expiry"),
     Kind.DEAD: _("locks whose holder's process is dead"),
     Kind.ABANDONED: _("claimed rows without a live lock"),
+    Kind.UNCLAIMED: _("rows in a claimed state that nobody has claimed"),
     Kind.LAPSED: _("messages that a dead worker had fetched"),
 }
 ACTIONS: Mapping[Kind, str] = {
     Kind.NO_EXPIRY: "given one",
     Kind.DEAD: "released",
     Kind.ABANDONED: "put back",
+    Kind.UNCLAIMED: "put back",
     Kind.LAPSED: "put back",
 }
 """What is done about each class, for the audit trail and the command."""
+_ROWS = (Kind.ABANDONED, Kind.UNCLAIMED)
 
 
 class FindingOutcome(enum.StrEnum):
@@ -97,7 +101,7 @@ class Finding:
     def __str__(self) -> str:
         """Return the finding on one line."""
         where = " ".join(filter(None, [self.name, self.row and f"({self.row})"])) or self.holder
-        more = "; row put back" if self.put_back and self.kind is not Kind.ABANDONED else ""
+        more = "; row put back" if self.put_back and self.kind not in _ROWS else ""
         more += f"; published again as {self.published}" if self.published else ""
         more += f"; not published: {self.unpublished}" if self.unpublished else ""
         return f"{self.came.replace('_', ' ')}: {where}: {self.why}{more}"
@@ -106,7 +110,7 @@ class Finding:
         """Return the entry for the audit trail."""
         actions = [ACTIONS[self.kind]]
         if self.put_back:
-            actions = [f"{self.row} put back"] if self.kind is Kind.ABANDONED else [*actions, f"{self.row} put back"]
+            actions = [f"{self.row} put back"] if self.kind in _ROWS else [*actions, f"{self.row} put back"]
         if self.published:
             actions.append(f"published again as {self.published}")
         return NewEntry(self.name or self.row or self.holder, "sweep", f"{self.kind}: {self.why}", ", ".join(actions))

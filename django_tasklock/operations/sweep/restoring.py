@@ -16,7 +16,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.db.reconnect import is_row_locked
 from django_tasklock.db.transactions import durable
 from django_tasklock.exceptions import TaskLockError
-from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, revoke_claim
+from django_tasklock.guards.guard import Guarded, StateGuard, has_token_columns, reset_unclaimed, revoke_claim
 from django_tasklock.guards.rows import Row
 from django_tasklock.locks.holder import holder_json
 from django_tasklock.operations.sweep.guards import claimable_state
@@ -71,6 +71,7 @@ class RowRestorer:
     ) -> RestoreResult:
         """Restore the row if it is still claimed with ``token``, and publish its task again if that is requested.
 
+        A row that was read without a token is restored if it still has none, and is in its guard's claimed state.
         ``free_locks``: the row's locks, which are free. If the row has no token they are held briefly, so that no
         worker claims the row between the check and the UPDATE.
 
@@ -100,13 +101,13 @@ class RowRestorer:
         self, model: type[Model], row: Row, token: str, one: Guarded | None, guard: StateGuard, state: Any, why: str
     ) -> RestoreResult:
         if one is None:
-            return RestoreResult(revoke_claim(model, row.pk, guard, token, state, "swept"), unpublished=why)
+            return RestoreResult(self._revoke(model, row, guard, token, state), unpublished=why)
         key = row.key_for(one)
         due = 0.0
         message_id = ""
         try:
             with durable(router.db_for_write(model), f"put {model._meta.label} {row.pk!r} back"):
-                if not revoke_claim(model, row.pk, guard, token, state, "swept"):
+                if not self._revoke(model, row, guard, token, state):
                     return RestoreResult(False)
                 message_id, due = self.publisher.publish(one.locked, one.pk, key)
         except (Error, TaskLockError):
@@ -119,6 +120,12 @@ class RowRestorer:
         if time.monotonic() >= due:  # the message may have been run, and refused, before the commit
             message_id, _ = self.publisher.publish(one.locked, one.pk, key)
         return RestoreResult(True, published=message_id)
+
+    @staticmethod
+    def _revoke(model: type[Model], row: Row, guard: StateGuard, token: str, state: Any) -> bool:
+        if row.token == "":
+            return reset_unclaimed(model, row.pk, guard, state)
+        return revoke_claim(model, row.pk, guard, token, state, "swept")
 
 
 @contextmanager

@@ -75,9 +75,10 @@ class RowSweep:
                 if self.options.timed_out:
                     return
                 self.log.looked_at["rows"] += len(rows)
-                yield from filter(self._is_free_by_name, self._select(model, guards, rows))
+                yield from filter(self._is_free_by_name, self.select(model, guards, rows))
 
-    def _select(self, model: type[Model], guards: list[Guarded], rows: Iterable[Row]) -> Iterator[Claimed]:
+    def select(self, model: type[Model], guards: list[Guarded], rows: Iterable[Row]) -> Iterator[Claimed]:
+        """Yield those of the rows that can be judged and match the options."""
         options = self.options
         for row in rows:
             claiming = find_claiming_guards(guards, row)

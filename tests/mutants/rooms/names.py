@@ -5,6 +5,13 @@ from tests.mutants.fault import Fault
 FAULTS = [
     Fault(
         "names.py",
+        "a coroutine asks for its tenant in its own thread, whose connections are others",
+        "_present.set(await sync_to_async(get_settings().tenant)())",
+        "_present.set(str(get_settings().tenant_function()))",
+        "tests/celery/test_tenants.py",
+    ),
+    Fault(
+        "names.py",
         "the separators are not escaped: two calls make one name",
         '            self._escapes = {ord(char): _escape(char) for char in "".join(between) + "%"}',
         "            self._escapes = {}",

@@ -4,6 +4,13 @@ from tests.mutants.fault import Fault
 
 FAULTS = [
     Fault(
+        "operations/sweep/unclaimed.py",
+        "a row in a claimed state without a claim is put back although nobody has asked for it",
+        "        if not self.options.unclaimed:\n",
+        "        if False:\n",
+        "tests/operations/test_sweep.py",
+    ),
+    Fault(
         "operations/locks/release.py",
         "a lock is released although it has changed hands",
         "if record is None or fingerprint is None or fingerprint_of(record.token) == fingerprint:",
