@@ -1,4 +1,4 @@
-"""What follows a message in its canvas: who waits for it, and what they are told if it will not run.
+"""What follows a message, in its canvas or by its links: who waits for it, and what they are told if it will not run.
 
 A message carries the rest of its chain as signatures. One of these may be a chord or a group, whose own tasks lie
 inside of it, and those may again be any of these.
@@ -20,6 +20,23 @@ Signature = Mapping[str, Any]
 def is_member(request: Any) -> bool:
     """Return whether a group or a chord waits for the result of this message, or for that of what follows it."""
     return bool(request.group or request.chord or any(map(_is_member, _next_of(request))))
+
+
+def links_of_skipped(request: Any) -> list[Signature]:
+    """Return the links that a message calls although its body was not run: those for which somebody waits.
+
+    In a chain, a group or a chord that is each, as others may wait for what it leads to. Elsewhere it is a link whose
+    id was given to somebody: with Celery's task protocol 1, the rest of a chain.
+    """
+    links: list[Signature] = list(maybe_list(request.callbacks) or ())
+    if request.chain or is_member(request):
+        return links
+    return [link for link in links if "task_id" in (link.get("options") or {})]
+
+
+def drop_links(request: Any) -> None:
+    """Make Celery call no link of a message whose body was not run, except those that ``links_of_skipped`` names."""
+    request.callbacks = links_of_skipped(request)
 
 
 def end_without_run(backend: Any, request: Any, error: Exception, *, store: bool = True) -> None:

@@ -123,7 +123,7 @@ class Caller:
                 self.hindered(error)
                 raise
             if not isinstance(taken, Lease):
-                return taken
+                return self.skipped(taken)
             with Holding(self, taken) as lease:
                 self.on_held()
                 with Closing(self, lease) as closing:
@@ -133,7 +133,7 @@ class Caller:
                         scope.close_idle()
                         ensure_enclosing_held()  # the call may have waited for long inside of other locks
                     except GuardRejected as error:
-                        return self._rejected(error)
+                        return self.skipped(self._rejected(error))
                     except HINDRANCES as error:
                         self.hindered(error)
                         raise
@@ -148,12 +148,12 @@ class Caller:
             if isinstance(taken, Refusal):
                 taken = await self.aon_busy(taken)
             if not isinstance(taken, Lease):
-                return taken
+                return self.skipped(taken)
             async with Holding(self, taken) as lease, Closing(self, lease) as closing:
                 try:
                     await closing.aclaim_row()
                 except GuardRejected as error:
-                    return self._rejected(error)
+                    return self.skipped(self._rejected(error))
                 await scope.aclose_idle()
                 ensure_enclosing_held()
                 call.begun = True
@@ -170,6 +170,10 @@ class Caller:
     async def aon_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Do what ``on_busy`` does, for coroutines."""
         return self.on_busy(refusal)
+
+    def skipped(self, result: Skipped) -> Skipped:
+        """Return the result of the call, whose body is not run."""
+        return result
 
     def on_held(self) -> None:
         """Check, now that the lock is held, whether the call still has work; if not, raise."""

@@ -17,10 +17,11 @@ from celery.exceptions import Ignore, Reject
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery import rates
+from django_tasklock.celery.canvas import drop_links
 from django_tasklock.celery.definition import limiters_of, lock_of, patience_of, row_of
 from django_tasklock.celery.delivery.defer import put_off, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier
-from django_tasklock.celery.delivery.run import TaskCaller, run_body
+from django_tasklock.celery.delivery.run import BodyCaller, TaskCaller, run_body
 from django_tasklock.celery.host import ended_by_worker, is_continued
 from django_tasklock.celery.message import Message, header_of, left_mark, predecessor_request
 from django_tasklock.celery.options import OnceOptions
@@ -50,13 +51,15 @@ Invocation = Literal["message", "eager", "call"]
 def join(decorated: object, call: Call) -> Caller | None:
     """Return the caller of the worker's current task body, or of a call inside of it. ``Host.join`` of Celery."""
     task: Any = get_current_worker_task()
-    if task is None or not task.request.id or task.request.is_eager:
+    if task is None or not task.request.id:
         return None
     here: Any = get_current_task()
+    of_body = here is task and any(decorated is one for one in (lock_of(task), *limiters_of(task)))
+    if task.request.is_eager:
+        return BodyCaller(call, task.request) if of_body else None
     if isinstance(decorated, PermitOfCall):
-        limits_body = here is task and any(decorated is one for one in limiters_of(task))
-        return PermitTaskCaller(call, decorated) if limits_body else None
-    if is_body(decorated):
+        return PermitTaskCaller(call, decorated) if of_body else None
+    if of_body:
         return TaskCaller(call)
     stack = _task_stack.stack
     if here is not None and lock_of(here) is decorated and len(stack) > 1 and is_map(stack[-2]):
@@ -193,12 +196,13 @@ class NestedCaller(HelperCaller):
 class DirectCaller(HelperCaller):
     """A direct call: there is no message to put aside, and the call must not wait for its own thread.
 
-    ``eager``: whether it was made by ``apply()``.
+    ``request``: that of a call by ``apply()``.
     """
 
-    def __init__(self, call: Call, eager: bool) -> None:
+    def __init__(self, call: Call, request: Any = None) -> None:
         super().__init__(call)
-        self.rejects = eager and call.on_conflict == "reject"
+        self.request = request
+        self.rejects = request is not None and call.on_conflict == "reject"
         if self.rejects:
             self.action = "reject"
 
@@ -213,6 +217,12 @@ class DirectCaller(HelperCaller):
     def on_busy(self, refusal: Refusal) -> Lease | Skipped:
         """Skip the call, reject it, or raise."""
         return self._refuse(refusal.error)
+
+    def skipped(self, result: Skipped) -> Skipped:
+        """Return the result. Links expect that of a body, and are not called."""
+        if self.request is not None:
+            drop_links(self.request)
+        return result
 
     def _refuse(self, error: TaskLockAcquireError) -> Skipped:
         if self.rejects:
@@ -240,7 +250,7 @@ def once_call(
         return TaskCaller(call, message, callers_park=True)
     if invocation == "call" and is_map(get_current_task()):
         skip_element(call)
-    return DirectCaller(call, eager=invocation == "eager")
+    return DirectCaller(call, task.request if invocation == "eager" else None)
 
 
 def skip_element(call: Call) -> None:
@@ -257,13 +267,13 @@ def is_map(task: Any) -> bool:
     return task is not None and task.name in ("celery.map", "celery.starmap")
 
 
-class PermitTaskCaller(Caller):
+class PermitTaskCaller(BodyCaller):
     """A worker that calls a task's body for a message. By default its ``on_conflict`` is ``retry``."""
 
     def __init__(self, call: Call, permit: PermitOfCall) -> None:
         call.on_conflict = permit.on_conflict or "retry"
-        super().__init__(call)
         self.message = Message(get_current_worker_task())
+        super().__init__(call, self.message.request)
 
     def run(self, body: Callable[[], Any]) -> Any:
         """Run ``body`` as any call does. Raises ``BodyExited`` if it leaves by ``sys.exit()``."""

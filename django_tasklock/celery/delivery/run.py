@@ -14,6 +14,7 @@ from typing import Any, NoReturn, cast
 from celery._state import get_current_worker_task
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.canvas import drop_links
 from django_tasklock.celery.definition import patience_of
 from django_tasklock.celery.delivery.defer import defer_within, put_off, resolve
 from django_tasklock.celery.delivery.duplicates import Earlier, mark_ttl
@@ -51,7 +52,20 @@ def run_body(message: Message, body: Callable[[], Any]) -> Any:
         raise BodyExited(text) from error
 
 
-class TaskCaller(Caller):
+class BodyCaller(Caller):
+    """A task's own body, which is called for a message or by ``apply()``. ``request``: the task's."""
+
+    def __init__(self, call: Call, request: Any) -> None:
+        super().__init__(call)
+        self.request = request
+
+    def skipped(self, result: Skipped) -> Skipped:
+        """Return the result. Links expect that of a body, and are not called."""
+        drop_links(self.request)
+        return result
+
+
+class TaskCaller(BodyCaller):
     """A worker that calls a task's own body for a message.
 
     ``message``: by default the worker's current one. ``callers_park``: whether a caller may have parked a message
@@ -59,9 +73,9 @@ class TaskCaller(Caller):
     """
 
     def __init__(self, call: Call, message: Message | None = None, *, callers_park: bool = False) -> None:
-        super().__init__(call)
-        self.lock = cast(TaskLock, call.lock)
         self.message = message = message or Message(get_current_worker_task())
+        super().__init__(call, message.request)
+        self.lock = cast(TaskLock, call.lock)
         self.lock.task = Task(message.task.name, message.id, message.try_number)
         self.mark = left_mark(message.task.name, message.id)
         self.closing_patience = patience_of(message.task)

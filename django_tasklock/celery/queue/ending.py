@@ -11,7 +11,7 @@ from celery.exceptions import TaskRevokedError
 
 from django_tasklock.backends.database.names import in_ascii, key_of
 from django_tasklock.celery import rates
-from django_tasklock.celery.canvas import end_without_run
+from django_tasklock.celery.canvas import end_without_run, links_of_skipped
 from django_tasklock.celery.message import HEADER
 from django_tasklock.celery.queue import line, rows
 from django_tasklock.celery.queue.envelope import UnusableMessage, check, read, unseal
@@ -104,16 +104,16 @@ def end_replaced(older: list[Row], app: Any, heir: Any = None) -> dict[str, Any]
 
 
 def _store_skipped(row: Row, name: str, signature: Signature[Any], app: Any) -> None:
-    """Do what a worker does after a run, in its order: call the callbacks, continue the chain, store the result."""
+    """Do what a worker does after a skip, in its order: call the links, continue the chain, store the result."""
     result = {"status": "skipped", "reason": "coalesced", "name": name}
-    sent = signature.options
+    sent, request = signature.options, request_of(row, signature)
     root = sent.get("root_id") or row.task_id
     family: dict[str, Any] = {"parent_id": row.task_id, "root_id": root, "add_to_parent": False}
-    for link in sent.get("link") or ():
-        signature_of(link, app=app).apply_async((result,), **family)
+    for link in links_of_skipped(request):
+        signature_of(dict(link), app=app).apply_async((result,), **family)
     if rest := list(sent.get("chain") or ()):
         signature_of(rest.pop(), app=app).apply_async((result,), chain=rest, **family)
-    _backend_of(row, app).mark_as_done(row.task_id, result, request=request_of(row, signature))
+    _backend_of(row, app).mark_as_done(row.task_id, result, request=request)
 
 
 def _backend_of(row: Row, app: Any) -> Any:

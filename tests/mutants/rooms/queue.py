@@ -110,6 +110,27 @@ FAULTS = [
         "tests/celery/test_endings_canvas.py -k rejected",
     ),
     Fault(
+        "celery/canvas.py",
+        "the links of a call that did no work are called",
+        "    request.callbacks = links_of_skipped(request)",
+        "    pass",
+        "tests/celery/test_links.py -k skipped_call",
+    ),
+    Fault(
+        "celery/canvas.py",
+        "a chord waits for what follows a skipped member for ever",
+        "    if request.chain or is_member(request):",
+        "    if False:",
+        "tests/celery/test_links.py -k canvas",
+    ),
+    Fault(
+        "celery/queue/ending.py",
+        "the links of a message that a newer one has replaced are called",
+        "    for link in links_of_skipped(request):",
+        '    for link in sent.get("link") or ():',
+        "tests/celery/test_links.py -k replaces",
+    ),
+    Fault(
         "celery/queue/ending.py",
         "a dead message stays unique",
         ' is dead: %s", row.task, row.task_id, reason)\n        _leave(row, app)',
