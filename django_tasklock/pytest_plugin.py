@@ -6,7 +6,9 @@ for others. ``-p no:tasklock`` disables it.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from types import ModuleType
 from typing import Any
 
@@ -53,22 +55,30 @@ def _tasklock_store(request: pytest.FixtureRequest) -> Iterator[str]:
     else:
         store = request.config.getini(INI)
     if store == "settings":
-        yield store
+        with _known_to_workers():
+            yield store
         return
     _ensure_settings(request.node.nodeid)
     from django_tasklock import testing
     from django_tasklock.testing.stores import memory_setting
 
-    if "settings" in request.fixturenames and request.config.pluginmanager.has_plugin("django"):
-        # Only this fixture restores the settings in the right order.
-        settings: Any = request.getfixturevalue("settings")
-        settings.TASKLOCK = memory_setting()
-        testing.reset()
-        yield store
-        testing.reset()
-    else:
-        with testing.memory_store():
+    with _known_to_workers():
+        if "settings" in request.fixturenames and request.config.pluginmanager.has_plugin("django"):
+            # Only this fixture restores the settings in the right order.
+            settings: Any = request.getfixturevalue("settings")
+            settings.TASKLOCK = memory_setting()
+            testing.reset()
             yield store
+            testing.reset()
+        else:
+            with testing.memory_store():
+                yield store
+
+
+def _known_to_workers() -> AbstractContextManager[None]:
+    """Return a block in which workers in this process know of the test and its transaction."""
+    module = sys.modules.get("django_tasklock.db.transactions")  # otherwise no guarded task was imported
+    return nullcontext() if module is None else module.known_as_test()
 
 
 def _argument(marker: pytest.Mark) -> object:

@@ -56,6 +56,34 @@ def in_callers_transaction(connection: BaseDatabaseWrapper) -> bool:
     return not connection.autocommit
 
 
+_of_test: list[BaseDatabaseWrapper] = []
+
+
+@contextmanager
+def known_as_test() -> Iterator[None]:
+    """Take what this thread writes to databases, in this block, for what a test writes."""
+    _of_test[:] = connections.all()
+    try:
+        yield
+    finally:
+        _of_test.clear()
+
+
+def hidden_by_test(using: str) -> bool:
+    """Return whether a test in another thread of this process keeps what it writes in the transaction of ``TestCase``.
+
+    Nobody else sees it, and it is never committed.
+    """
+    return any(
+        one.alias == using and one is not connections[using] and any(map(_is_of_testcase, one.atomic_blocks))
+        for one in _of_test
+    )
+
+
+def _is_of_testcase(block: transaction.Atomic) -> bool:
+    return bool(getattr(block, "_from_testcase", False))
+
+
 _has_warned = False
 
 
@@ -64,7 +92,7 @@ def open_transactions() -> list[str]:
     return [
         one.alias
         for one in connections.all(initialized_only=True)
-        if one.in_atomic_block and any(not getattr(block, "_from_testcase", False) for block in one.atomic_blocks)
+        if one.in_atomic_block and not all(map(_is_of_testcase, one.atomic_blocks))
     ]
 
 

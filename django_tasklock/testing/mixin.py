@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from django_tasklock.db.transactions import known_as_test
 from django_tasklock.testing.asserts import assert_locked, assert_not_locked
 from django_tasklock.testing.named import Lockable
 from django_tasklock.testing.stores import memory_store
@@ -31,6 +32,7 @@ class TaskLockTestMixin(Case):
 
     def setUp(self) -> None:
         """Install the store of this test."""
+        self.enterContext(known_as_test())
         if self.tasklock_store == "memory":
             self.enterContext(memory_store())
         elif self.tasklock_store != "settings":

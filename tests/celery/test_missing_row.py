@@ -14,7 +14,7 @@ from django.db import connection, transaction
 from django_tasklock import GuardRejected, StateGuard, TaskLock, TaskLockError, model_lock
 from django_tasklock.backends.memory import reset
 from django_tasklock.celery.delivery import defer as delivery
-from tests.support.guards import MEMORY
+from tests.support.guards import MEMORY, elsewhere
 from tests.support.once_app import OnceApp, once_app
 from tests.testapp.models import Video
 
@@ -130,6 +130,22 @@ class TestTries:
         Video.objects.create(pk=PK)
         assert app.run() == ("SUCCESS", "ran")
         assert task.delay(PK).id != first.id
+
+
+class TestInATest:
+    """A worker in the process of a test, in a thread: ``celery.contrib.testing.worker``."""
+
+    @pytest.mark.django_db(transaction=False)
+    def test_a_row_that_the_test_never_commits_is_an_error_at_once(self, app, make):
+        make().delay(PK)
+        state, error = elsewhere(app.run)
+        assert (state, type(error), error.reason) == ("FAILURE", GuardRejected, "missing")
+        assert "transaction=True" in str(error)
+        assert app.all() == []
+
+    def test_one_that_it_may_commit_is_awaited(self, app, make):
+        make().delay(PK)
+        assert elsewhere(app.run)[0] == "RETRY"
 
 
 def test_a_function_has_no_message_to_send_again(make):

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn, cast
 
 from celery._state import get_current_worker_task
+from django.db import Error, router
 
 from django_tasklock.backends import get_backend
 from django_tasklock.celery.canvas import drop_links
@@ -24,6 +25,7 @@ from django_tasklock.celery.message import Message, left_mark
 from django_tasklock.celery.queue.promoter import promote
 from django_tasklock.celery.queue.rows import DOWN
 from django_tasklock.celery.state import state_of
+from django_tasklock.db.transactions import hidden_by_test
 from django_tasklock.decorators.call import Call, Caller, Skipped
 from django_tasklock.exceptions import BackendUnavailable, BodyExited, GuardRejected
 from django_tasklock.guards.claim import Claim
@@ -182,6 +184,7 @@ class TaskCaller(BodyCaller):
 
     def hindered(self, error: Exception) -> NoReturn:
         """Put the message off, whatever ``on_conflict`` says: nobody else does its work."""
+        self._refuse_in_test(error)
         if self.line is not None:
             self.line.put_off(error)
         put_off(self.message, error)
@@ -193,6 +196,7 @@ class TaskCaller(BodyCaller):
         fit. The call ends by that state if it stays so.
         """
         assert self.call.row is not None
+        self._refuse_in_test(error)
         is_missing = error.reason == "missing"
         if not (is_missing or self.message.is_from_transaction):
             return
@@ -205,6 +209,21 @@ class TaskCaller(BodyCaller):
                 name=error.name,
                 reason=error.reason,
             )
+
+    def _refuse_in_test(self, error: Exception) -> None:
+        """Raise at once if the row may be one of a test that will never commit it, as each further try would fail."""
+        row = self.call.row
+        if row is None or not isinstance(error, GuardRejected | Error):
+            return
+        if not hidden_by_test(router.db_for_write(row.model)):
+            return
+        raise GuardRejected(
+            f"{error}. A worker in the process of a test does not see what the test writes in a transaction, which it"
+            " never commits: mark it django_db(transaction=True), or make it a TransactionTestCase",
+            name=self.lock.name,
+            reason=getattr(error, "reason", "row_locked"),
+            state=getattr(error, "state", None),
+        ) from error
 
     # The end
 
