@@ -19,7 +19,6 @@ SHELL = "import django; django.setup()\n"
 @pytest.fixture
 def project(tmp_path: Path) -> Project:
     made = Project(tmp_path).start()
-    made.add("config/settings.py", "INSTALLED_APPS += ['videos']")
     for block in blocks_of(README):
         if block.file:
             made.add(block.file, block.code)
