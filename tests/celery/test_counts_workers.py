@@ -27,7 +27,7 @@ def counted() -> Counter[str]:
     found = Counter(
         acquired=counts.get("acquired", 0) + counts.get("waited", 0),
         released=counts.get("released", 0),
-        forced=counts.get("forced", 0),
+        expired=counts.get("expired", 0),
     )
     return found + Counter(skip=counts.get("conflict:skip", 0))
 
@@ -52,4 +52,4 @@ def test_as_they_have_written_down(celery_site: Site) -> None:
     told = Counter(event.event for event in celery_site.events())
     assert told["acquired"] == told["released"] + len(workers) > len(workers)
     skipped = outcomes.count("skipped")
-    assert counted() == Counter(acquired=told["acquired"], released=told["released"], forced=len(workers), skip=skipped)
+    assert counted() == Counter(acquired=told["acquired"], released=told["released"], expired=len(workers), skip=skipped)
