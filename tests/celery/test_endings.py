@@ -88,10 +88,12 @@ def test_a_retry_that_never_begins_closes_its_row(celery_site, ended):
     celery_site.configure(lease=LEASE)
     worker = celery_site.worker(concurrency=1)
     expires = {"expires": datetime.now(UTC) + timedelta(seconds=2)} if ended == "expired" else {}
-    for one in begin(celery_site, "retries 3", **expires):
+    ran = begin(celery_site, "retries 6", **expires)
+    for one in ran:
         celery_site.wait_until(lambda one=one: one.state == "RETRY")
         if ended == "revoked":
             revoke(celery_site, worker, one.result.id)
+    for one in ran:
         one.left("REVOKED", "failed")
         assert one.told() == ["start", "raised"]
 
