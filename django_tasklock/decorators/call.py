@@ -304,7 +304,7 @@ class Closing:
     def _close(self, error: BaseException | None) -> None:
         assert self.claim is not None
         if error is None:
-            self.claim.finish()
+            self.claim.finish(overwrite=False)
         else:
             self._close_failed(self.claim, error)
 
@@ -312,7 +312,8 @@ class Closing:
         """Write to the row how a failed body ended. The caller sees the body's own error, whatever happens here.
 
         The row is claimable again if the body will be retried, was stopped from outside (``SystemExit``,
-        ``ReleaseAsked``, a cancelled coroutine), or lost its lock before it had begun. Otherwise it is failed.
+        ``ReleaseAsked``, a cancelled coroutine), or lost its lock before it had begun. Otherwise it is failed, or as
+        the body has ended it itself.
         """
         try:
             if isinstance(error, StaleClaim) and error.name == claim.name:
@@ -324,7 +325,7 @@ class Closing:
                 claim.closing_patience = PATIENCE  # the process ends
                 claim.leave()
             else:
-                claim.fail()
+                claim.fail(overwrite=False)
                 self.caller.row_failed(claim)
         except StaleClaim as stale:
             error.add_note(f"its row was not marked: {stale}")

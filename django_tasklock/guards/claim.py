@@ -132,7 +132,8 @@ class Claim:
         except BaseException as error:
             if self._sent:  # it may be committed: a time limit can come anywhere, and the row would stay claimed
                 patience = self.closing_patience if isinstance(error, errors_of(connection)) else 0.0
-                self._close_interrupted(self._closing(self.guard.retry, self.mark), "given_back", ours, patience)
+                claimable = self._closing(self.guard.retry, self.mark)
+                self._close_interrupted(claimable, "given_back", ours, patience=patience)
             raise
 
     def update(self, **values: Any) -> None:
@@ -151,13 +152,17 @@ class Claim:
             raise TypeError("the primary key is how the claim knows its row; update() may not write it")
         self._write(values, "updated" if self.guard.field in values else None, again=repeatable(values))
 
-    def finish(self) -> None:
-        """Write that the body succeeded, unless this process has deleted the row. Raises ``StaleClaim``."""
-        self._close(self.guard.done, "done")
+    def finish(self, *, overwrite: bool = True) -> None:
+        """Write that the body succeeded, unless this process has deleted the row. Raises ``StaleClaim``.
 
-    def fail(self) -> None:
-        """Write that the body failed, unless this process has deleted the row. Raises ``StaleClaim``."""
-        self._close(self.guard.failed, "failed")
+        ``overwrite=False``: how the body has ended its row itself stands, be it by ``finish()``, ``fail()`` or
+        ``give_back()``, or because the row is in the state ``done`` or ``failed`` of the guard.
+        """
+        self._close(self.guard.done, "done", overwrite=overwrite)
+
+    def fail(self, *, overwrite: bool = True) -> None:
+        """Write that the body failed, as ``finish`` writes that it succeeded. Raises ``StaleClaim``."""
+        self._close(self.guard.failed, "failed", overwrite=overwrite)
 
     def give_back(self) -> None:
         """Make the row claimable again, because the body will be run again. Raises ``StaleClaim``."""
@@ -166,9 +171,10 @@ class Claim:
     def leave(self) -> None:
         """Make the row claimable again with ``mark`` in place of the token, as its body was stopped from outside.
 
-        Nobody knows yet whether it is run again: if not, the row is found by that. Raises ``StaleClaim``.
+        Nobody knows yet whether it is run again: if not, the row is found by that. How the body has ended its row
+        itself stands. Raises ``StaleClaim``.
         """
-        self._close(self.guard.retry, "given_back", self.mark)
+        self._close(self.guard.retry, "given_back", self.mark, overwrite=False)
 
     @property
     def valid(self) -> bool:
@@ -269,7 +275,9 @@ class Claim:
             text = f"{self.key!r} is not how {self.model._meta.label} spells the key of its row, which has one lock"
             raise TaskLockError(f"{text}; pass the value that the row has in it: {stored!r}")
 
-    def _close_interrupted(self, values: dict[str, Any], why: Why, ours: bool, patience: float = 0.0) -> None:
+    def _close_interrupted(
+        self, values: dict[str, Any], why: Why, ours: bool, *, patience: float = 0.0, overwrite: bool = True
+    ) -> None:
         """Close the row after an error, or an exception of a signal handler, interrupted the claim or the closing.
 
         ``ours``: the caller has no transaction, so the connection, which is in an unknown state, may be closed.
@@ -278,16 +286,16 @@ class Claim:
             if ours:
                 connections[self.using].close()
             change = Change(self.guard.field, why)
-            self._resilient(lambda again: write(self.rows(), self.pk, values, change=change), patience=patience)
+            self._resilient(lambda again: self._put(values, change, overwrite=overwrite), patience=patience)
         except Exception:
             logger.exception("%s: its state could not be set to %r", self.name, values.get(self.guard.field, ""))
 
-    def _close(self, state: Any, why: Why, mark: str = "") -> None:
+    def _close(self, state: Any, why: Why, mark: str = "", *, overwrite: bool = True) -> None:
         values = self._closing(state, mark)
         ours = not in_callers_transaction(connections[self.using])
         try:
             if values:
-                self._write(values, why, within=not ours, patience=self.closing_patience)
+                self._write(values, why, within=not ours, patience=self.closing_patience, overwrite=overwrite)
                 self._closed = True
             elif not self.valid:
                 raise self._refused(self.guard.field)
@@ -298,7 +306,7 @@ class Claim:
             raise
         except BaseException:  # a time limit
             if values:
-                self._close_interrupted(values, why, ours)
+                self._close_interrupted(values, why, ours, overwrite=overwrite)
             raise
 
     def _closing(self, state: Any, mark: str = "") -> dict[str, Any]:
@@ -313,25 +321,48 @@ class Claim:
         again: bool = True,
         within: bool | None = None,
         patience: float = PATIENCE,
+        overwrite: bool = True,
     ) -> None:
         if not values:
             return
         change = None if why is None else Change(self.guard.field, why)
 
         def attempt(may_have_run: bool) -> bool:
-            rows = self.rows()
-            brief = briefly(rows) if within is False else rows  # the closing write, which is tried again
-            if write(brief, self.pk, values, same=rows, change=change):
+            # The closing write waits briefly: it is tried again.
+            if self._put(values, change, brief=within is False, overwrite=overwrite):
                 return True
-            written = may_have_run and self._was_written(values)
+            written = may_have_run and self._was_written(values, overwrite)
+            if written:
+                self._state = values.get(self.guard.field, self._state)
             if written and change:
                 change.tell(self.using)
             return written
 
         if not self._resilient(attempt, again=again, patience=patience, within=within):
             raise self._refused(*(field for field in values if field != TOKEN))
-        if self.guard.field in values:
-            self._state = values[self.guard.field]
+
+    def _put(
+        self, values: dict[str, Any], change: Change | None, *, brief: bool = False, overwrite: bool = True
+    ) -> bool:
+        """Write to the row if it still belongs to this claim; return whether it does."""
+        rows = self.rows()
+        free = rows if overwrite else self._not_ended(rows)
+        if write(briefly(free) if brief else free, self.pk, values, same=free, change=change):
+            self._state = values.get(self.guard.field, self._state)
+            return True
+        if overwrite:
+            return False
+        if not self.has_columns:
+            return rows.exists()
+        # The body has ended its row: only the token is left to remove, if it did so by the state.
+        return self._closed or write(briefly(rows) if brief else rows, self.pk, {TOKEN: ""}, same=rows)
+
+    def _not_ended(self, rows: QuerySet[Any]) -> QuerySet[Any]:
+        """Return those of ``rows`` that the body has not ended itself; a rollback may have undone that it did."""
+        if self._closed:
+            rows = rows.filter(**{TOKEN: self.token}) if self.has_columns else rows.none()
+        ended = [state for state in (self.guard.done, self.guard.failed) if state not in (None, self.guard.claim_as)]
+        return rows.exclude(**{f"{self.guard.field}__in": ended}) if ended else rows
 
     def _refused(self, *attempted: str) -> StaleClaim:
         attempted = attempted or (self.guard.field or TOKEN,)
@@ -351,9 +382,11 @@ class Claim:
     def _all_rows(self) -> QuerySet[Any]:
         return fresh(self.model._base_manager.using(self.using))
 
-    def _was_written(self, values: dict[str, Any]) -> bool:
+    def _was_written(self, values: dict[str, Any], overwrite: bool) -> bool:
         """Return whether the row is as the write leaves it, whose answer was lost."""
         written = {key: values[key] for key in (self.guard.field, TOKEN) if key in values}
+        if not overwrite and self.has_columns:
+            written = {TOKEN: values[TOKEN]}  # the state is the body's
         if not (TOKEN in written or (written and not self.has_columns)):
             return False
         rows = self._all_rows().filter(pk=self.pk)

@@ -7,10 +7,12 @@ import json
 import logging
 import os
 import threading
+from contextlib import nullcontext, suppress
 from datetime import date
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
+from django.db.models import Value
 
 from django_tasklock import (
     Claim,
@@ -26,7 +28,7 @@ from django_tasklock import (
 )
 from django_tasklock.backends.memory import reset
 from django_tasklock.decorators import call as running
-from django_tasklock.signals import claim_rejected, claim_stale, lock_released
+from django_tasklock.signals import claim_rejected, claim_stale, lock_released, state_changed
 from tests.support.guards import GUARD, MEMORY, ONCE, elsewhere, heard, held, held_by_another, new_token, states
 from tests.support.public import in_store
 from tests.testapp.models import PlainVideo, Ticket, Video
@@ -223,6 +225,76 @@ class TestEndings:
         video = Video.objects.create()
         assert process(video.pk, lambda claim: result) is result
         assert states(video) == ("ready", 0, 1)
+
+    @pytest.mark.parametrize("raises", [None, ValueError("codec"), SystemExit(1)], ids=["returns", "raises", "stopped"])
+    @pytest.mark.parametrize("model", [Video, PlainVideo])
+    @pytest.mark.parametrize(
+        ("end", "state", "why"),
+        [
+            (lambda claim: claim.fail(), "failed", "failed"),
+            (lambda claim: claim.finish(), "ready", "done"),
+            (lambda claim: claim.give_back(), "uploading", "given_back"),
+            (lambda claim: claim.update(status="failed"), "failed", "updated"),
+            (lambda claim: claim.update(status=Value("ready")), "ready", "updated"),
+        ],
+        ids=["fail", "finish", "give_back", "failed", "ready"],
+    )
+    def test_how_a_body_has_ended_its_row_itself_stands(
+        self, end, state, why, model, raises, django_capture_on_commit_callbacks
+    ):
+        """An exception that is no retry does not change it either; and it is told once."""
+        video = model.objects.create()
+
+        @model_lock(model, "ending:{pk}", guard=ONCE)
+        def work(pk):
+            end(current_claim())
+            current_claim().update(progress=40)
+            if raises:
+                raise raises
+            return {"status": "error"}
+
+        expected = pytest.raises(type(raises)) if raises else nullcontext()
+        with heard(state_changed) as told, django_capture_on_commit_callbacks(execute=True), expected:
+            assert work(video.pk) == {"status": "error"}
+        video.refresh_from_db()
+        assert (video.status, video.progress, getattr(video, "lock_token", "")) == (state, 40, "")
+        assert [one["why"] for one in told] == ["claimed", why]
+        assert not hasattr(raises, "__notes__")
+
+    def test_so_does_what_it_saved_in_a_fenced_transaction(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            with claim.transaction() as row:
+                row.status = "failed"
+                row.save()
+
+        process(video.pk, body)
+        video.refresh_from_db()
+        assert (video.status, video.lock_token) == ("failed", "")
+
+    @pytest.mark.parametrize("model", [Video, PlainVideo])
+    def test_a_state_on_its_way_is_no_end(self, model):
+        video = model.objects.create()
+
+        @model_lock(model, "transcoding:{pk}", guard=GUARD)
+        def work(pk):
+            current_claim().update(status="failed")
+            current_claim().update(status="transcoding")
+
+        work(video.pk)
+        assert states(video)[0] == "ready"
+
+    def test_nor_is_an_end_that_was_rolled_back(self):
+        video = Video.objects.create()
+
+        def body(claim):
+            with suppress(OSError), claim.transaction():
+                claim.fail()
+                raise OSError
+
+        process(video.pk, body)
+        assert states(video)[0] == "ready"
 
     @pytest.mark.parametrize(("body", "state"), [(overtaken, PROCESSING), (finished, DONE), (remade, ANEW)])
     def test_a_success_that_was_overtaken_is_a_stale_claim_once(self, body, state):
@@ -453,10 +525,10 @@ class TestCoroutinesWithARow:
         closing, may_close, order = threading.Event(), threading.Event(), []
 
         class Slow(Claim):
-            def finish(self):
+            def finish(self, **how):
                 closing.set()
                 assert may_close.wait(60)
-                super().finish()
+                super().finish(**how)
                 order.append("closed")
 
         monkeypatch.setattr(running, "Claim", Slow)

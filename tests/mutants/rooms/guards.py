@@ -13,8 +13,8 @@ FAULTS = [
     Fault(
         "guards/claim.py",
         "a task's closing write is given up after seconds",
-        "within=not ours, patience=self.closing_patience)",
-        "within=not ours)",
+        "within=not ours, patience=self.closing_patience,",
+        "within=not ours,",
         "tests/celery/test_put_off.py::TestTheDatabase",
     ),
     Fault(
