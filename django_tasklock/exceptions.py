@@ -141,7 +141,7 @@ class CrashLoop(TaskLockError):
     """Several workers in a row have died while they ran this message, so it is not started again."""
 
 
-class RateLimitExceeded(TaskLockError):
+class RateLimitExceeded(TaskLockError, TimeoutError):
     """The rate limit does not allow the call in time. ``retry_after``: seconds until it would."""
 
     def __init__(self, message: str, *, name: str | None = None, retry_after: float | None = None) -> None:

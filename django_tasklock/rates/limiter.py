@@ -277,6 +277,28 @@ class RateLimiter:
         check_share(share, self.name)
         self.store.adjust(self.terms, round(share * 1_000_000))
 
+    # For coroutines
+
+    async def apenalize(self, retry_after: Any) -> float:
+        """Do what ``penalize`` does, for coroutines."""
+        return await self.store.in_thread(self.penalize, retry_after)
+
+    async def apenalize_from(self, response: Any) -> float:
+        """Do what ``penalize_from`` does, for coroutines."""
+        return await self.store.in_thread(self.penalize_from, response)
+
+    async def ausage(self) -> RateUsage:
+        """Do what ``usage`` does, for coroutines."""
+        return await self.store.in_thread(self.usage)
+
+    async def areset(self) -> None:
+        """Do what ``reset`` does, for coroutines."""
+        await self.store.in_thread(self.reset)
+
+    async def aadjust(self, share: float) -> None:
+        """Do what ``adjust`` does, for coroutines."""
+        await self.store.in_thread(self.adjust, share)
+
     def __enter__(self) -> Reservation:
         return self.acquire()
 

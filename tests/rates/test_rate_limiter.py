@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import functools
 import logging
+import pickle
 import time
 from collections.abc import Iterator
 from datetime import timedelta
+from types import SimpleNamespace
 
 import pytest
 from asgiref.sync import async_to_sync, sync_to_async
@@ -327,6 +329,33 @@ def test_context_managers():
     assert limiter.usage().used == 1
     async_to_sync(work)()
     assert limiter.usage().used == 3
+
+
+@on_each
+def test_coroutines_ask_and_change_its_state(store):
+    async def work():
+        limiter = RateLimiter("api", "9/h")
+        await limiter.aacquire()
+        assert (await limiter.ausage()).used == 1
+        assert await limiter.apenalize(5) == pytest.approx(5, abs=1)
+        assert await limiter.apenalize_from(SimpleNamespace(headers={"Retry-After": "7"})) == pytest.approx(7, abs=1)
+        await limiter.aadjust(0.5)
+        assert (await limiter.ausage()).share == 0.5
+        await limiter.areset()
+        usage = await limiter.ausage()
+        assert (usage.used, usage.share) == (0, 1)
+
+    async_to_sync(work)()
+
+
+def test_too_long_a_wait_is_a_timeout():
+    limiter = RateLimiter("api", "1/h")
+    limiter.acquire()
+    with pytest.raises(TimeoutError) as caught:
+        limiter.acquire(1)
+    again = pickle.loads(pickle.dumps(caught.value))
+    assert (type(again), str(again), again.name) == (RateLimitExceeded, str(caught.value), "api")
+    assert again.retry_after == caught.value.retry_after
 
 
 class TestCancelling:
