@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
 from datetime import timedelta
 from difflib import get_close_matches
+from functools import cache
 from inspect import getattr_static
 from types import CodeType
 from typing import TYPE_CHECKING, Any
@@ -19,6 +21,8 @@ from django_tasklock.names import clean
 if TYPE_CHECKING:
     from celery.canvas import Signature
     from celery.result import AsyncResult
+
+logger = logging.getLogger("django_tasklock")
 
 UNIQUE = (None, "until_start", "until_finish")
 """The valid values of ``unique``."""
@@ -107,6 +111,49 @@ def _names_in(function: Any) -> Iterator[str]:
             codes += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
 
 
+def method_of(kind: type[Any]) -> str:
+    """Return the method by which a project's class names the lock, ``get_lock`` or ``get_key``; empty: there is none.
+
+    Raises ``TaskLockError`` for a ``get_lock`` of other arguments, which would be ignored, and for one beside ``key``.
+    """
+    for method in ("get_lock", "get_key"):
+        if (function := getattr(kind, method, None)) is None:
+            continue
+        if not callable(function) or [*inspect.signature(function).parameters][-2:] != ["args", "kwargs"]:
+            if method == "get_key":  # of the project's own, for something else
+                continue
+            raise TaskLockError(
+                f"task {kind.name}: get_lock must be a method get_lock(self, args, kwargs), which returns the name of"
+                " the lock; call it otherwise if it is something else"
+            )
+        if getattr_static(kind, "key") is not None:
+            raise TaskLockError(f"task {kind.name}: both key= and {method}() name its lock; leave one of them out")
+        return method
+    return ""
+
+
+def of_lock(task: Any, lock: Any) -> dict[str, Any]:
+    """Return the options of a call that ``get_lock`` said: the name of a lock, or one of redis-py.
+
+    Raises ``TaskLockError`` for anything else.
+    """
+    name = getattr(lock, "name", lock)
+    name = name.decode() if isinstance(name, bytes) else name
+    if not isinstance(name, str) or not name:
+        text = f"task {task.name}: {task.names_lock}() must return the lock's name, or a lock with a name, not {lock!r}"
+        raise TaskLockError(text)
+    times = () if lock is name else ("timeout", "blocking_timeout")
+    return {"key": name, **{option: getattr(lock, option) for option in times if hasattr(lock, option)}}
+
+
+def joined(task: Any, said: Mapping[str, Any], overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the options of a call: what ``get_lock`` ``said``, overridden by the caller's."""
+    found = {**said, **overrides}
+    if "blocking_timeout" in said and found.get("on_conflict", task.once_options.lock.on_conflict) != "wait":
+        found = {**found, "blocking_timeout": overrides.get("blocking_timeout")}
+    return found
+
+
 def of_call(task: Any, overrides: Mapping[str, Any]) -> OnceOptions:
     """Return the options of one call: the task's, overridden by the caller's. Raises ``TaskLockError``."""
     own: OnceOptions = task.once_options
@@ -144,8 +191,19 @@ def pop_overrides(task: Any, kwargs: dict[str, Any], once: Any) -> dict[str, Any
     if once is not None and not isinstance(once, Mapping):
         raise TaskLockError(f"task {task.name}: once must be a dict of options, not {once!r}")
     once = once or {}
+    given = [option for option in ("sleep", "blocking_timeout") if kwargs.get(_PREFIX + option) is not None]
     overrides = {**pop_keywords(kwargs, once.get("on_conflict") or task.once_options.lock.on_conflict), **once}
+    for option in given:
+        if option not in overrides:
+            _say_unused(task.name, _PREFIX + option)
     return {option: value for option, value in overrides.items() if value is not DEFAULT}
+
+
+@cache
+def _say_unused(task: str, option: str) -> None:
+    """Log, once for each task, that an option of its callers does nothing."""
+    why = "a waiter is woken" if option.endswith("sleep") else "the call does not wait for a busy lock"
+    logger.warning("task %s: %s does nothing here: %s", task, option, why)
 
 
 def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None = None) -> dict[str, Any]:
@@ -153,8 +211,8 @@ def pop_keywords(kwargs: MutableMapping[str, Any], default_conflict: str | None 
 
     ``celery_once_enable_wait``, or ``celery_once_enable_retry``, waits for a busy lock for at most
     ``celery_once_blocking_timeout``, by default the timeout; if False, the message is rejected. ``celery_once_sleep``
-    is accepted and ignored: waiters are woken. ``default_conflict``: the ``on_conflict`` that applies if neither is
-    given.
+    is accepted and does nothing: waiters are woken. ``default_conflict``: the ``on_conflict`` that applies if neither
+    is given.
     """
     keywords = [option for option in kwargs if option.startswith(_PREFIX)]
     if not keywords:

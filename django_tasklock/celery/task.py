@@ -60,6 +60,9 @@ class OnceTask(_DjangoTask):
     Options are task options or class attributes. Durations are seconds or timedeltas. ``once()`` overrides options for
     one call.
 
+    A subclass may have ``get_lock(self, args, kwargs)`` or ``get_key(self, args, kwargs)`` in place of ``key``. It
+    returns the name of the lock, or a lock of redis-py, of which the name, ``timeout`` and ``blocking_timeout`` count.
+
     A task that is called directly or eagerly takes its lock as well. There is no message to put aside then, so with a
     busy lock ``retry``, ``queue`` and ``coalesce`` raise ``TaskLockAcquireError``.
 
@@ -101,6 +104,8 @@ class OnceTask(_DjangoTask):
     """The unique field of the row that the key is of, by default the primary key."""
     guarded: ClassVar[GuardedRows | None] = None
     """The rows of a guarded task, set when it is bound."""
+    names_lock: ClassVar[str] = ""
+    """The method of a project's own class that names the lock, ``get_lock`` or ``get_key``; set when it is bound."""
     once_options: ClassVar[OnceOptions]
     """The options of its calls, set when it is bound."""
     lock_template: ClassVar[NameTemplate]
@@ -155,6 +160,9 @@ class OnceTask(_DjangoTask):
             key = cls.guarded.name if key is None else key
         elif cls.on_unavailable is None:
             register_undecided(cls)
+        cls.names_lock = options.method_of(cls)
+        if cls.names_lock:
+            key = getattr(cls, cls.names_lock)
         if key is None:
             key = lambda *args, **kwargs: fingerprint_name(cls.name, body, args, kwargs)  # noqa: E731
         key = key.__func__ if isinstance(key, staticmethod) else key
@@ -180,11 +188,22 @@ class OnceTask(_DjangoTask):
 
     def lock_name(self, *args: Any, **kwargs: Any) -> str:
         """Return the lock's name for these arguments: of models, with ``pydantic=True``, for what a message has."""
+        if self.names_lock:
+            return own_name(self._said_by_method(args, kwargs)["key"])
+        return own_name(self.lock_template.name(*self._as_sent(args, kwargs)))
+
+    def _as_sent(self, args: Any, kwargs: Any) -> tuple[Any, Any]:
+        """Return arguments as a message has them."""
         body = body_of(self)
         dump = getattr(body, "dump_arguments", None)  # Celery's, from 5.7 on
-        if dump is not None:
-            args, kwargs = dump(args, kwargs, bound=inspect.ismethod(body))
-        return own_name(self.lock_template.name(args, kwargs))
+        return (args, kwargs) if dump is None else dump(args, kwargs, bound=inspect.ismethod(body))
+
+    def _said_by_method(self, args: Any, kwargs: Any) -> dict[str, Any]:
+        """Return the options of a call that ``get_lock`` or ``get_key`` of the project's class says, if it has one."""
+        if not self.names_lock:
+            return {}
+        args, kwargs = self._as_sent(tuple(args or ()), dict(kwargs))
+        return options.of_lock(self, getattr(self, self.names_lock)(args, kwargs))
 
     def apply_async(self, args: Any = None, kwargs: Any = None, *more: Any, **sending: Any) -> Any:
         """Publish the task, with the lock's name in the header. Return the ``AsyncResult``.
@@ -209,6 +228,7 @@ class OnceTask(_DjangoTask):
             overrides.pop("key", None)
             header = {**header, "once": {**(header.get("once") or {}), **options.serializable(overrides)}}
             return send()
+        overrides = options.joined(self, self._said_by_method(args, kwargs), overrides)
         chosen = options.of_call(self, overrides)
         name = overrides.pop("key", None)
         name = self.lock_name(*(args or ()), **kwargs) if name is None else own_name(name)
@@ -279,6 +299,8 @@ class OnceTask(_DjangoTask):
         )
 
         overrides = options.pop_overrides(self, kwargs, header.get("once"))
+        if "key" not in header:
+            overrides = options.joined(self, self._said_by_method(args, kwargs), overrides)
         chosen = options.of_call(self, overrides)
         key = overrides.pop("key", None)
         name = header.get("key") or key or self.lock_name(*args, **kwargs)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import logging
 from datetime import timedelta
 
 import pytest
@@ -15,7 +16,7 @@ from django_tasklock.backends import get_backend
 from django_tasklock.celery import parked_messages
 from django_tasklock.celery.options import of_call
 from django_tasklock.conf import DEFAULT
-from tests.support.guards import elsewhere
+from tests.support.guards import elsewhere, held_by_another
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures"]
 SITE_TASKS = ["tests.support.celery_site.once_tasks"]
@@ -112,6 +113,27 @@ class TestOnce:
 
 class TestKeywords:
     """``celery_once_*``, as in source 004: for the lock, never for the body."""
+
+    def test_one_that_does_nothing_says_so_once(self, app, caplog):
+        task = app.task(name="makes")
+        for _ in range(2):
+            task.delay(celery_once_sleep=1, celery_once_blocking_timeout=3)
+        assert [record.getMessage() for record in caplog.records if "does nothing" in record.getMessage()] == [
+            "task makes: celery_once_sleep does nothing here: a waiter is woken",
+            "task makes: celery_once_blocking_timeout does nothing here: the call does not wait for a busy lock",
+        ]
+        task.delay(celery_once_blocking_timeout=3, celery_once_enable_wait=True)
+        assert len(caplog.records) == 2
+
+    def test_who_was_skipped_is_logged(self, app, caplog):
+        caplog.set_level(logging.INFO, "django_tasklock")
+        task = app.task(name="makes", key="a", on_conflict="skip")
+        message_id = task.delay().id
+        with held_by_another("a"):
+            app.run()
+        [record] = [record for record in caplog.records if record.getMessage().startswith("skipped: ")]
+        assert record.levelname == "INFO"
+        assert record.getMessage().endswith(f"; asked for by makes[{message_id}]")
 
     @pytest.mark.parametrize("way", ["delay", "send_task", "apply", "eager", "direct"])
     def test_they_never_reach_the_body(self, app, way):

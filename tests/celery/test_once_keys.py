@@ -16,8 +16,9 @@ from decimal import Decimal
 from typing import Any
 
 import pytest
+import redis
 
-from django_tasklock import TaskLock, TaskLockError
+from django_tasklock import TaskLock, TaskLockError, current_lock
 from django_tasklock.celery import OnceTask
 from django_tasklock.celery.fingerprint import fingerprint
 from django_tasklock.names import MAX_LENGTH
@@ -52,6 +53,84 @@ class TestSameArguments:
         first, second, *others = keys(app)
         assert first == second
         assert len({first, *others}) == 3
+
+
+class Named(OnceTask):
+    """As in source 004: the class names the lock."""
+
+    abstract = True
+    on_conflict = "wait"
+
+    def get_lock(self, args, kwargs):
+        client = redis.Redis()
+        return client.lock(f"{self.name}:{args[0]}", timeout=kwargs.pop("hold", None), blocking_timeout=3)
+
+
+class Keyed(OnceTask):
+    """As celery-once has it."""
+
+    abstract = True
+
+    def get_key(self, args=None, kwargs=None):
+        return f"site:{(args or [kwargs['site']])[0]}"
+
+
+class TestGetLock:
+    """A class of the project's own, whose method names the lock of a call."""
+
+    def test_its_name_and_its_times_count(self, app):
+        seen = []
+        task = app.task(lambda x, hold=None: seen.append(current_lock().info()), base=Named, name="thumbs")
+        assert task.lock_name(7) == "thumbs:7"
+        assert not task.lock.is_locked(7)
+        task.delay(7, hold=100)
+        task.once(key="mine", timeout=50).delay(7, hold=100)
+        app.app.send_task("thumbs", (7,), {"hold": 100})
+        messages = app.all()
+        assert [message.key for message in messages[:2]] == ["thumbs:7", "mine"]
+        assert [message.ours["once"] for message in messages[:2]] == [
+            {"timeout": 100.0, "blocking_timeout": 3}, {"timeout": 50, "blocking_timeout": 3},
+        ]  # fmt: skip
+        assert [app.run(message)[0] for message in messages] == ["SUCCESS"] * 3
+        task.apply((7,), {"hold": 100})
+        task(7, hold=100)
+        assert [one.name for one in seen] == ["thumbs:7", "mine", "thumbs:7", "thumbs:7", "thumbs:7"]
+        limits = [one.held_for + one.time_left for one in seen]
+        assert limits == pytest.approx([100, 50, 100, 100, 100], abs=1)
+
+    def test_a_call_that_does_not_wait(self, app):
+        task = app.task(lambda x: None, base=Named)
+        task.once(on_conflict="skip").delay(1)
+        assert app.run()[0] == "SUCCESS"
+
+    def test_get_key(self, app):
+        task = app.task(lambda site: None, base=Keyed)
+        task.delay("shop")
+        task.delay(site="shop")
+        assert keys(app) == ["site:shop"] * 2
+
+    @pytest.mark.parametrize(
+        ("own", "options", "match"),
+        [
+            (lambda self, site: site, {}, r"get_lock must be a method get_lock\(self, args, kwargs\)"),
+            (lambda self, args, kwargs: "a", {"key": "b"}, r"both key= and get_lock\(\)"),
+        ],
+    )
+    def test_one_that_cannot_work_is_refused_when_it_is_bound(self, app, own, options, match):
+        base = type("Own", (OnceTask,), {"abstract": True, "get_lock": own})
+        with pytest.raises(TaskLockError, match=match):
+            app.task(base=base, **options)
+
+    @pytest.mark.parametrize("said", [None, "", 7, object()])
+    def test_and_so_is_an_answer_that_names_no_lock(self, app, said):
+        task = app.task(base=type("Own", (OnceTask,), {"abstract": True, "get_lock": lambda self, args, kwargs: said}))
+        with pytest.raises(TaskLockError, match="must return the lock's name"):
+            task.delay()
+        assert app.all() == []
+
+    def test_a_method_of_that_name_for_something_else(self, app):
+        base = type("Own", (OnceTask,), {"abstract": True, "get_key": lambda self, video: f"videos/{video}"})
+        assert app.task(base=base, name="encode").lock_name(1).startswith("encode:")
 
 
 class Colour(enum.Enum):
