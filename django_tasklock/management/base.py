@@ -13,7 +13,7 @@ from django.db import Error
 from django.utils import translation
 
 from django_tasklock.exceptions import BackendUnavailable, TaskLockError
-from django_tasklock.operations import Actor, to_plain
+from django_tasklock.operations import Actor, scan_locks, to_plain
 
 EXIT_UNAVAILABLE = 2
 """Exit code when a store is unavailable. 1: nothing was done, or an argument is invalid."""
@@ -51,6 +51,21 @@ class OperatorCommand(BaseCommand):
     def write_json(self, value: Any) -> None:
         """Print a value of ``operations``, or a dict of such values."""
         self.stdout.write(json.dumps(to_plain(value), ensure_ascii=False, indent=2))
+
+    def add_scan(self, parser: CommandParser) -> None:
+        """Add the option ``--scan``."""
+        parser.add_argument(
+            "--scan",
+            action="store_true",
+            help="First look through all keys of the Redis database for locks that other code has set.",
+        )
+
+    def scan(self, options: dict[str, Any]) -> None:
+        """Take up locks that other code has set, if ``--scan`` says so."""
+        if options["scan"]:
+            found = scan_locks()
+            if options["verbosity"] > 0:
+                self.stderr.write(self.style.NOTICE(f"Locks that other code has set and no list had: {found}."))
 
     def tell(self, result: Any, options: dict[str, Any]) -> None:
         """Print the result of an action; raise ``CommandError`` if nothing was done."""

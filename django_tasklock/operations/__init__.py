@@ -9,7 +9,7 @@ store that cannot list. Importing this package imports no model.
 
 from django_tasklock.backends.contract.lists import Query
 from django_tasklock.operations.locks.detail import get_lock
-from django_tasklock.operations.locks.listing import count_locks, list_locks
+from django_tasklock.operations.locks.listing import count_locks, list_locks, scan_locks
 from django_tasklock.operations.locks.release import ask_release, release_lock
 from django_tasklock.operations.locks.waiting import WaiterInfo, WaitersPage, list_waiters
 from django_tasklock.operations.plain import to_plain
@@ -57,6 +57,7 @@ __all__ = [
     "list_waiters",
     "overdue_sweep",
     "release_lock",
+    "scan_locks",
     "sweep",
     "sweep_runs",
     "to_plain",

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from django_tasklock import TaskLock, get_lock_info
+from django_tasklock import TaskLock, get_lock_info, operations
 from django_tasklock.backends import get_backend
 from django_tasklock.operations import acts
 from tests.support.guards import ONCE, no_guards
+from tests.support.public import in_store, raw_redis
 from tests.support.stores import clear
 from tests.support.sweeping import claimed, dead_holder, guarded_function, hold, lapsed
 from tests.testapp.models import Video
@@ -36,6 +37,35 @@ def run(*arguments: str, **options: Any) -> str:
     finally:
         assert err.getvalue() == ""
     return out.getvalue()
+
+
+@pytest.mark.parametrize("command", [["locks"], ["sweep_locks", "--pause=0"]], ids=lambda words: words[0])
+def test_on_request_it_looks_for_locks_that_other_code_has_set(command: list[str]) -> None:
+    out, err = io.StringIO(), io.StringIO()
+    name = 'video_processing:"*7"'
+    with raw_redis() as client:
+        client.set(f"task_lock:{name}", "worker-3", ex=3600)
+        client.set("task_lock:6", "worker-3")
+        client.hset("task_lock:hash", "a", "b")
+        client.mset({f"other:{number}": "x" for number in range(3000)})
+        assert read_json()["total"] == 0
+        call_command(*command, "--scan", stdout=out, stderr=err, no_color=True)
+        assert err.getvalue() == "Locks that other code has set and no list had: 3.\n"
+        shown = {lock["name"]: lock["state"] for lock in read_json()["locks"]}
+        assert shown.keys() == {name, "6", "hash"}
+        if command[0] == "sweep_locks":
+            assert client.ttl("task_lock:6") > 0
+        else:
+            assert "6: no expiry" in out.getvalue()
+        assert client.get(f"task_lock:{name}") == "worker-3"
+    assert operations.scan_locks() == 0
+
+
+@pytest.mark.parametrize("backend", ["database", "memory"])
+def test_another_store_has_nothing_to_scan(settings: Any, backend: str) -> None:
+    for _ in in_store(backend, settings):
+        with pytest.raises(CommandError, match="only Redis can"):
+            run("--scan")
 
 
 def read_json(*arguments: str) -> Any:

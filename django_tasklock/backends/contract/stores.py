@@ -362,6 +362,13 @@ class LockStore(LeaseStore):
         """Drop up to ``limit`` orphaned locks from the index; return how many. A lock that exists is never dropped."""
         return 0
 
+    def scan(self) -> int:
+        """Put locks that other code has set into the index, by a walk through all keys; return how many were new.
+
+        ``TaskLockError`` where other code cannot set them, or the store has no index.
+        """
+        raise TaskLockError(f"{type(self).__name__} cannot be scanned for locks of other code: only Redis can")
+
     @abstractmethod
     def remove(self, name: str, token: str | None = None) -> Record | None:
         """Take the lock away from its holder, if a token is given only from that one; return the removed record.

@@ -34,6 +34,7 @@ CONDITION = load("condition")
 ASK_RELEASE = load("ask_release")
 SET_EXPIRY = load("set_expiry")
 PRUNE = load("prune")
+SCAN = load("scan")
 NEXT_NUMBER = load("next_number")
 ORDER = load("order")
 FLAG = load("flag")
@@ -147,6 +148,14 @@ class RedisBackend(QueueStore, LockStore):
 
     def prune(self, limit: int) -> int:
         return int(self.client.run(PRUNE, [self.layout.index], [limit])[0])
+
+    def scan(self) -> int:
+        cursor, added = b"0", 0
+        while True:
+            cursor, more = self.client.run(SCAN, [self.layout.index], [cursor, self.layout.locks, self.layout.root])[0]
+            added += int(more)
+            if cursor == b"0":
+                return added
 
     def remove(self, name: str, token: str | None = None) -> Record | None:
         # Never sent again: the second sending could take the lock from the next holder.

@@ -41,6 +41,10 @@ class Layout:
     def __init__(self, prefix: str) -> None:
         self.prefix = prefix
         root = prefix.removesuffix(":") + "#"
+        self.root = root
+        """The beginning of all keys that are no locks."""
+        self.locks = re.sub(r"([*?\[\]\\])", r"\\\1", prefix) + "*"
+        """The pattern of the keys of all locks."""
         self.queue = f"{root}queue:"
         self.index = f"{root}index"
         self.number = f"{root}number"

@@ -41,6 +41,7 @@ class Command(OperatorCommand):
             default="live",
             help="Only these locks; dead: their process has ended.",
         )
+        self.add_scan(parser)
         parser.add_argument("--task", default="", help="Only locks of this task.")
         parser.add_argument("--search", default="", metavar="TEXT", help="Only locks with this text in their names.")
         parser.add_argument(
@@ -63,6 +64,7 @@ class Command(OperatorCommand):
             self._list(options)
 
     def _list(self, options: dict[str, Any]) -> None:
+        self.scan(options)
         dead = options["state"] == DEAD
         query = Query(
             which="live" if dead else options["state"],

@@ -38,6 +38,7 @@ class Command(OperatorCommand):
             metavar="SECONDS",
             help="Only locks held for at least so long. Rows have no age: with this option they are left out.",
         )
+        self.add_scan(parser)
         parser.add_argument("--prefix", default="", help="Only locks whose names begin with this.")
         parser.add_argument(
             "--model",
@@ -65,6 +66,7 @@ class Command(OperatorCommand):
 
     def run(self, options: dict[str, Any]) -> None:
         """Sweep, and print the report."""
+        self.scan(options)
         report = sweep(
             dry_run=options["dry_run"] or options["check"],
             older_than=options["older_than"],

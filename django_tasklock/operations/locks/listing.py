@@ -46,6 +46,16 @@ def list_locks(query: Query = Query(), *, dead: bool = False) -> LockPage:  # no
     return LockPage(views, page.total, page.next, page.more)
 
 
+def scan_locks() -> int:
+    """Take up the locks that other code has set by itself, below our prefix, so that lists and sweeps know them; return
+    how many were new.
+
+    It walks through all keys of the Redis database, a thousand at a time. Raises ``TaskLockError`` for another store,
+    and ``BackendUnavailable``.
+    """
+    return get_backend().scan()
+
+
 def is_dead(record: Record) -> bool:
     """Return whether the holder's process has ended; such locks expire first, because nobody renews them."""
     return alive(record.holder) is False
