@@ -46,6 +46,11 @@ class Host:
         """
         return None
 
+    def asker(self) -> str:
+        """Return the running task as the end of a log line, ``; asked for by videos.tasks.process[id]``, or nothing."""
+        task = self.current_task()
+        return "" if task is None else f"; asked for by {task.name}[{task.id}]"
+
 
 current = Host()
 """The host of this process."""

@@ -215,7 +215,7 @@ def _close(which: Iterable[BaseDatabaseWrapper], using: tuple[str, ...] = (), *,
             else:
                 connection.close()
         except Exception as error:  # closed all the same: the server may have dropped it before
-            logger.debug("database %r: while closing a connection: %r", connection.alias, error)
+            logger.warning("database %r: while closing a connection: %r", connection.alias, error)
         closed += 1
     return closed
 

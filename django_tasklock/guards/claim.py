@@ -40,6 +40,7 @@ from django_tasklock.exceptions import GuardRejected, StaleClaim, TaskLockError
 from django_tasklock.guards.guard import StateGuard, has_token_columns
 from django_tasklock.guards.keys import PK, check_key, key_text
 from django_tasklock.guards.writes import Change, Why, brief_waits, briefly, locked, write
+from django_tasklock.host import host
 
 logger = logging.getLogger("django_tasklock")
 T = TypeVar("T")
@@ -439,7 +440,7 @@ def _locked(model: type[Model], pk: Any, error: Exception) -> GuardRejected:
 
 def _not_claimed(model: type[Model], pk: Any, text: str, state: Any, reason: str) -> GuardRejected:
     name = f"{model._meta.label}:{pk}"
-    logger.info("not claimed: %s", text)
+    logger.info("not claimed: %s%s", text, host().asker())
     signals.send(signals.claim_rejected, name, model=model, pk=pk, state=state, reason=reason)
     return GuardRejected(text, name=name, state=state, reason=reason)
 

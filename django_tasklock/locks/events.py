@@ -9,9 +9,10 @@ from django_tasklock import counts, signals
 from django_tasklock.backends.contract.stores import LeaseStore
 from django_tasklock.context import Named
 from django_tasklock.exceptions import BackendUnavailable, TaskLockAcquireError
+from django_tasklock.host import host
 from django_tasklock.locks.info import lock_info
 from django_tasklock.locks.lease import Lease
-from django_tasklock.logs import log
+from django_tasklock.logs import log, logger
 from django_tasklock.types import Busy, Grant, Record, Released, monotonic
 
 
@@ -81,8 +82,11 @@ def count_busy(lease: Lease) -> None:
 
 
 def acquired(lock: Named, lease: Lease) -> None:
-    """Report that this process has acquired the lock. It is not logged, because it is the usual case."""
-    signals.send(signals.lock_acquired, lock.name, lock=lock, fence=lease.fence)
+    """Report that this process has acquired the lock: at DEBUG, because it is the usual case."""
+    if logger.isEnabledFor(logging.DEBUG):
+        log(logging.DEBUG, "%s %r acquired, with the fence %s%s", lock.noun, lock.name, lease.fence, host().asker())
+    if signals.lock_acquired.receivers:
+        signals.send(signals.lock_acquired, lock.name, lock=lock, fence=lease.fence)
 
 
 def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Released:
@@ -98,6 +102,8 @@ def released(lock: Named, lease: Lease, outcome: Released, lost: bool) -> Releas
             outcome.value,
             lease.lost or "unknown why",
         )
+    elif logger.isEnabledFor(logging.DEBUG):
+        log(logging.DEBUG, "%s %r released", lock.noun, lock.name)
     if signals.lock_released.receivers:
         signals.send(signals.lock_released, lock.name, lock=lock, outcome=outcome)
     return outcome
@@ -129,7 +135,8 @@ def release_requested(lease: Lease) -> None:
 
 def conflict(error: TaskLockAcquireError, action: str) -> None:
     """Report that a call found the lock busy, and the ``action`` that followed."""
-    log(logging.INFO, "%s: %s", {"skip": "skipped", "raise": "refused"}.get(action, action), error)
+    word = {"skip": "skipped", "raise": "refused"}.get(action, action)
+    log(logging.INFO, "%s: %s%s", word, error, host().asker())
     signals.send(signals.lock_conflict, error.name or "", error=error, action=action)
 
 

@@ -37,7 +37,6 @@ from django_tasklock.locks.lease import GONE, Lease, Refusal
 from django_tasklock.locks.parameters import LockParameters, seconds_to_wait
 from django_tasklock.locks.taken import answer_of, leases_here, note, note_release
 from django_tasklock.names import Names, clean, clean_all, each_of, is_tenant_known, tenant_awaited, with_tenant
-from django_tasklock.signals import lock_acquired, lock_released
 from django_tasklock.types import AcquireRequest, Busy, Ending, Grant, LockInfo, Record, Released, monotonic
 
 
@@ -267,8 +266,6 @@ class Acquirable(ABC):
     def _released(self, lease: Lease, outcome: Released, lost: bool) -> Released:
         if outcome is Released.RELEASED and not lost:
             events.count_release(lease)
-            if not lock_released.receivers:
-                return outcome
         return events.released(self, lease, outcome, lost)
 
     def extend(self, timeout: Duration | None = None, lease: Lease | None = None) -> bool:
@@ -535,8 +532,7 @@ class Acquirable(ABC):
         events.count_grant(lease, waited)
         if lease.lease_ms is not None:
             heartbeat.follow(lease)
-        if lock_acquired.receivers:
-            events.acquired(self, lease)
+        events.acquired(self, lease)
         return self._taken(lease)
 
     def _unavailable(self, lease: Lease, request: AcquireRequest, error: BackendUnavailable) -> Lease | Refusal:

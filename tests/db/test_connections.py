@@ -438,3 +438,17 @@ class TestPool:
             list(threads.map(work, [video.pk for video in videos]))
             assert checked_out(pool) == 0
         assert {states(video) for video in videos} == {("ready", 40, 1)}
+
+
+@pytest.mark.django_db(transaction=True)
+def test_an_error_while_one_is_closed_is_a_warning(caplog, monkeypatch):
+    def close():
+        raise OSError("the network is gone")
+
+    Video.objects.count()
+    with monkeypatch.context() as patch:
+        patch.setattr(connections["default"], "close", close)
+        release_connections("default")
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == ("database 'default': while closing a connection: OSError('the network is gone')")

@@ -1,14 +1,15 @@
-"""A receiver that fails never affects a lock."""
+"""A receiver that fails never affects a lock; what happens to one is also in the log."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
 import pytest
 
-from django_tasklock import TaskLock, signals
+from django_tasklock import ConcurrencyLimiter, TaskLock, signals
 from tests.support.guards import MEMORY
 
 
@@ -37,3 +38,17 @@ def test_the_lock_is_taken_and_the_failure_logged(
         assert lock.held
     assert not lock.held
     assert [record for record in caplog.records if record.exc_info and "ZeroDivisionError" in caplog.text]
+
+
+@pytest.mark.parametrize("kind", [TaskLock, lambda name: ConcurrencyLimiter(name, limit=2)], ids=["lock", "limiter"])
+def test_what_is_acquired_and_released_is_logged_at_debug(
+    kind: Any, settings: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings.TASKLOCK = MEMORY
+    caplog.set_level(logging.DEBUG, "django_tasklock")
+    with kind("a") as held:
+        pass
+    acquired, released = (record for record in caplog.records if repr("a") in record.getMessage())
+    assert (acquired.levelname, released.levelname) == ("DEBUG", "DEBUG")
+    assert acquired.getMessage().startswith(f"{held.noun} 'a' acquired")
+    assert released.getMessage() == f"{held.noun} 'a' released"
