@@ -52,4 +52,6 @@ def test_as_they_have_written_down(celery_site: Site) -> None:
     told = Counter(event.event for event in celery_site.events())
     assert told["acquired"] == told["released"] + len(workers) > len(workers)
     skipped = outcomes.count("skipped")
-    assert counted() == Counter(acquired=told["acquired"], released=told["released"], expired=len(workers), skip=skipped)
+    assert counted() == Counter(
+        acquired=told["acquired"], released=told["released"], expired=len(workers), skip=skipped
+    )
