@@ -50,6 +50,11 @@ class TestKeys:
         assert len(found) > 7
         assert {key_slot(key) for key in found} == {SLOT}
 
+    def test_a_scan_finds_what_other_code_has_set(self, cluster, backend):
+        cluster.serving(SLOT).client.set(key_of("by-hand"), "x")
+        assert (backend.scan(), backend.scan()) == (1, 0)
+        assert [record.name for record in backend.records()] == ["by-hand"]
+
     @pytest.mark.parametrize("prefix", ["task_lock:", "{task_lock}:"])
     def test_the_prefix_has_a_tag_and_is_not_put_before_a_name_twice(self, cluster, configure, prefix):
         configure(LOCATION=cluster.url, KEY_PREFIX=prefix)
