@@ -33,8 +33,11 @@ def test_it_ends(celery_site):
     log = worker.log()
     assert log.count("reject: l") == len(results)  # of the lock, or of the limiter
     for result in results:
-        lines = [line for line in log.splitlines() if result.id in line and "received" not in line]
-        assert [": INFO/" in line and line.endswith("ignored") for line in lines] == [True]
+        ours, its_end = [line for line in log.splitlines() if result.id in line and "received" not in line]
+        assert ": INFO/" in ours
+        assert f"[{result.id}]" in ours.partition("asked for by")[2]
+        assert ": INFO/" in its_end
+        assert its_end.endswith("ignored")
     assert not any(word in log for word in ("Traceback", "WARNING/", "ERROR/"))
     assert celery_site.events("failure") == []
     assert [event.key for event in celery_site.events("start")] == ["x"]
