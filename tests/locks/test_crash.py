@@ -63,7 +63,7 @@ def test_a_dead_holders_row_can_be_claimed_by_the_next(
     waiter.start(f"work({video.pk})")
     eventually(lambda: store.zcard(f"task_lock#queue:{name}"))
     holder.kill()
-    assert states(video) == (GUARD.claim_as, 10, 1)
+    assert states(video)[:2] == (GUARD.claim_as, 10), "whether or not the waiter has seen it die"
     assert waiter.hears(LEASE + 10) == "inside"
     waiter.tell()
     assert waiter.done() == "done"
@@ -75,8 +75,8 @@ def test_nobody_overtakes_the_waiters_of_a_dead_holder(crew: Crew, store: Store,
     holder, first = crew.hire_many(2)
     holder.do(f"lock = TaskLock({name!r})\nassert lock.acquire()")
     waits(first, store, name)
-    holder.kill()
     first.stop()
+    holder.kill()
     store.delete(f"task_lock:{name}")  # its lease is over
     newcomer = TaskLock(name)
     assert str(first.pid) in str(conflict("sync", newcomer).holder)
