@@ -207,6 +207,15 @@ class TestChangesUnderLoad:
         assert anew.slot == before[3].slot
         assert anew.edition != before[3].edition
 
+    def test_after_a_raise_the_newest_that_stays_counts(self):
+        """It had been set aside, as those after it were enough to fill a window."""
+        state = State()
+        booked = [ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR) for _ in range(9)]
+        ledger_verbs.adjust(a_book(state, "1/s"), 100_000)
+        ledger_verbs.adjust(a_book(state, "1/s"), 500_000)
+        assert ledger_verbs.cancel(a_book(state, "1/s"), 1, booked[2].slot, booked[2].edition)
+        assert ledger_verbs.reserve(a_book(state, "1/s"), 1, HOUR).wait >= 2 * SECOND
+
     def test_a_longer_window_counts_what_was_forgotten_since(self):
         """Bookings that the shorter window no longer needed are known to have been, not how many."""
         state = State()

@@ -215,6 +215,7 @@ class RateBook:
             dropped = sum(units for _, units, _ in ring[max(end, aside) :])
             self.meta |= {f"n:{key}": self.get(f"n:{key}") - dropped, f"x:{key}": min(aside, end)}
             del ring[end:]
+            self.count_again(rate)
             last = max([last, *(before for before, *_ in ring[-1:])])
         for stored in (self.state.free, self.state.line):
             del stored[bisect.bisect_right(stored, since, key=operator.itemgetter(0)) :]

@@ -16,6 +16,7 @@ local function drop_ahead()
     for i = 2, #dropped, 3 do set(rate.counted, get(rate.counted) - dropped[i]) end
     set(rate.aside, math.min(get(rate.aside), length - low))
     if low > 0 then redis.call('LTRIM', rate.ring, 3 * low, -1) end
+    count_again(rate)
     last = math.max(last, tonumber(redis.call('LINDEX', rate.ring, 0) or 0))
   end
   for _, key in ipairs({FREE, LINE}) do redis.call('ZREMRANGEBYSCORE', key, '(' .. text(since), '+inf') end
