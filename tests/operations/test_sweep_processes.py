@@ -97,6 +97,7 @@ def test_a_row_of_which_all_workers_die_is_failed_and_not_published_again(
     result = celery_site.publish("swept_deadly", row.pk)
     for starts in (1, 2):  # the first, and one more
         worker = celery_site.start()
+        celery_site.started(row.pk, starts)
         celery_site.wait_until(lambda worker=worker: not worker.members())
         assert len(celery_site.events("start", row.pk)) == starts
         result = found(swept(requeue=True), "dead").published
