@@ -30,8 +30,10 @@ from django_tasklock.operations.state import count_messages, count_stuck
 from django_tasklock.types import monotonic
 from tests.support.celery_site.site import Site
 from tests.support.celery_workers import Worker
+from tests.support.guards import GUARD
 from tests.support.once_app import OnceApp
 from tests.support.processes import processes
+from tests.testapp.models import Video
 
 pytest_plugins = ["tests.support.celery_site.fixtures", "tests.support.once_fixtures"]
 
@@ -549,6 +551,16 @@ class TestTasksThatOutliveTheirLock:
         state, error = site.outcome(ran, PATIENCE)
         assert (state, type(error).__name__) == ("FAILURE", "CrashLoop")
         assert len(site.events("start")) == 1
+
+    def test_so_does_its_row(self, site: Site) -> None:
+        site.configure(tasks=("tests.support.celery_site.brittle_tasks",))
+        site.worker()
+        row = Video.objects.create()
+        state, error = site.outcome(site.publish("brittle_video", row.pk, until=site.gate()), PATIENCE)
+        assert (state, type(error).__name__) == ("FAILURE", "CrashLoop")
+        assert len(site.events("start")) == 1
+        row.refresh_from_db()
+        assert (row.status, row.lock_token) == (GUARD.failed, "")
 
     def test_one_that_ends_by_itself_meanwhile_runs_once(self, site: Site) -> None:
         site.configure(tasklock={"MESSAGE_LEASE": 10 * LEASE})

@@ -193,10 +193,10 @@ class Earlier:
     def count_death(self) -> None:
         """Count the start of a delivery whose process is killed, which finds no lock of it any more.
 
-        The first start of a message is not counted when it is made. Raises ``BackendUnavailable``.
+        The first start is not counted when it is made. Raises ``BackendUnavailable``.
         """
-        if not get_backend().tally(f"starts:{self.mark}", 0):
-            get_backend().tally(f"starts:{self.mark}")
+        if not get_backend().tally(self._counter, 0):
+            get_backend().tally(self._counter)
 
     def begin_again(self) -> None:
         """Take the mark back if this very delivery has left it: what is around the body calls it once more."""

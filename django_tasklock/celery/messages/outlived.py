@@ -18,6 +18,7 @@ from typing import Any
 from celery.worker import state
 
 from django_tasklock.backends import get_backend
+from django_tasklock.celery.definition import row_of
 from django_tasklock.celery.delivery.cleanup import lock_name
 from django_tasklock.celery.delivery.duplicates import Earlier
 from django_tasklock.celery.message import Message, header_of
@@ -109,7 +110,8 @@ class Outlived:
                 self.grace,
             )
             return
-        Earlier(Message(request.task, request._context), comes_again=False).count_death()
+        row = row_of(request.task, request.args, request.kwargs)
+        Earlier(Message(request.task, request._context), row, comes_again=False).count_death()
         if request.kill():
             log(
                 logging.ERROR,

@@ -247,7 +247,7 @@ FAULTS = [
     Fault(
         "celery/delivery/duplicates.py",
         "a body that always outlives its lock is started for ever",
-        '        if not get_backend().tally(f"starts:{self.mark}", 0):',
+        "        if not get_backend().tally(self._counter, 0):",
         "        if False:",
         COUNT,
     ),
